@@ -1,0 +1,1 @@
+//! Merge, spans and statistics over a recorded trace.

@@ -1,0 +1,2 @@
+//! The owlet command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Exporters of a recorded trace.

@@ -1,0 +1,1 @@
+//! Per-CPU words, restartable sequences and asymmetric fences.

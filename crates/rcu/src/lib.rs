@@ -1,0 +1,1 @@
+//! User-space RCU on per-CPU counters.

@@ -1,0 +1,1 @@
+//! Shared-memory per-CPU rings: both ends.

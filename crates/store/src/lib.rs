@@ -1,0 +1,1 @@
+//! The trace directory: CTF 1.8, append and read.

@@ -1,0 +1,1 @@
+//! Tracepoints that are switched on from outside, in a running program.

@@ -1,0 +1,2 @@
+//! Project rules and the test command.
+fn main() {}
