@@ -1,0 +1,54 @@
+//! Every loom model `NAME` has a twin `NAME_..must_fail`, marked `should_panic`, with a barrier
+//! removed: a model that cannot fail proves nothing.
+
+use super::sources;
+use regex::Regex;
+use std::collections::BTreeSet;
+
+fn unpaired(text: &str) -> Vec<String> {
+    let test = Regex::new(r"(?m)#\[test\]\s*((?:#\[[^\n]*\]\s*)*)fn (\w+)").expect("a pattern");
+    let mut models = BTreeSet::new();
+    let mut twins = BTreeSet::new();
+    let mut found = Vec::new();
+    for capture in test.captures_iter(text) {
+        let name = capture[2].to_owned();
+        if name.ends_with("must_fail") {
+            if !capture[1].contains("should_panic") {
+                found.push(format!("{name} is not marked should_panic"));
+            }
+            twins.insert(name);
+        } else {
+            models.insert(name);
+        }
+    }
+    for model in models {
+        if !twins.iter().any(|twin| twin.starts_with(&format!("{model}_"))) {
+            found.push(format!("{model} has no twin {model}_.._must_fail"));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_model_has_a_twin_that_must_fail() {
+    let mut models = 0;
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        if path.file_name().is_some_and(|name| name == "loom.rs") {
+            models += 1;
+            found.extend(unpaired(&text).into_iter().map(|m| format!("{}: {m}", path.display())));
+        }
+    }
+    assert!(models >= 2, "found {models} files of models");
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_model_without_twin_is_found() {
+    let text = "#[test]\nfn wake() {}\n#[test]\n#[should_panic]\nfn wake_no_fence_must_fail() {}\n\
+                #[test]\nfn push() {}\n#[test]\nfn flip_must_fail() {}";
+    assert_eq!(
+        unpaired(text),
+        ["flip_must_fail is not marked should_panic", "push has no twin push_.._must_fail"]
+    );
+}
