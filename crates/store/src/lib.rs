@@ -1,1 +1,35 @@
 //! The trace directory: CTF 1.8, append and read.
+//!
+//! A trace is a directory:
+//!
+//! | file | holds |
+//! |---|---|
+//! | `metadata` | the CTF description (TSDL text), for other readers |
+//! | `cpu_N`, `portable_N` | one stream of packets for each ring |
+//! | `threads` | thread and process records as CTF events, for other readers |
+//! | `.owlet` | the same facts for our own reader: schemas, threads, processes, clock, losses |
+//!
+//! Everything is appended, whole packets and whole records only; a killed recorder leaves at most
+//! one partial packet at the end of each stream, which [`TraceReader`] tolerates and reports and
+//! [`recover`] cuts off. Our reader never parses TSDL.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`meta`] | what a trace says of itself: clock, host, stream names, losses |
+//! | [`error`] | what can go wrong, where, and what to do |
+//! | [`writer`] | appending |
+//! | [`reader`] | reading |
+
+pub mod error;
+pub mod meta;
+pub mod reader;
+pub mod recover;
+pub mod writer;
+
+pub use error::{ErrorKind, StoreError};
+pub use meta::{ClockInfo, ClockKind, Loss, StreamKind, StreamName, TraceMeta};
+pub use reader::{
+    EventReader, Problem, ProcessRecord, RawEvent, StreamInfo, ThreadRecord, TraceReader,
+};
+pub use recover::{Recovered, recover};
+pub use writer::{Appended, PacketInfo, Summary, TraceWriter};

@@ -12,10 +12,14 @@
 //! | [`entry`] | what the session's append-only log holds: schemas, threads, processes |
 //! | [`config`] | what a session records: patterns, level, filter |
 //! | [`control`] | requests and replies between the command and an agent |
+//! | [`frame`] | those messages on a byte stream |
+//! | [`filter`] | the expression language of `--where`: parse, bind to a schema, evaluate |
 
 pub mod config;
 pub mod control;
 pub mod entry;
+pub mod filter;
+pub mod frame;
 pub mod record;
 pub mod schema;
 pub mod value;

@@ -1,0 +1,162 @@
+//! What a trace says of itself.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::Read;
+
+/// Which clock the records carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ClockKind {
+    /// The processor's time stamp counter.
+    Tsc,
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    Monotonic,
+}
+
+/// How ticks become time: `base_unix_ns + (ticks - base_ticks) / freq_hz`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockInfo {
+    /// Which clock.
+    pub kind: ClockKind,
+    /// Ticks a second; never 0.
+    pub freq_hz: u64,
+    /// A tick value ..
+    pub base_ticks: u64,
+    /// .. and the Unix time, in nanoseconds, at that tick.
+    pub base_unix_ns: i64,
+}
+
+impl ClockInfo {
+    /// A nanosecond clock whose tick 0 is at `offset_ns` of Unix time.
+    #[must_use]
+    pub const fn nanoseconds(kind: ClockKind, offset_ns: i64) -> Self {
+        Self { kind, freq_hz: 1_000_000_000, base_ticks: 0, base_unix_ns: offset_ns }
+    }
+
+    /// Unix time in nanoseconds at `ticks`, rounded down; saturates.
+    #[must_use]
+    pub fn unix_ns(&self, ticks: u64) -> i64 {
+        let delta = i128::from(ticks) - i128::from(self.base_ticks);
+        let ns = (delta * 1_000_000_000).div_euclid(i128::from(self.freq_hz.max(1)));
+        clamp_i64(ns + i128::from(self.base_unix_ns))
+    }
+
+    /// Length of `ticks` in nanoseconds, rounded down; saturates.
+    #[must_use]
+    pub fn ticks_to_ns(&self, ticks: u64) -> u64 {
+        let ns = u128::from(ticks) * 1_000_000_000 / u128::from(self.freq_hz.max(1));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+}
+
+fn clamp_i64(value: i128) -> i64 {
+    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// What is known when a recording begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceMeta {
+    /// Unique for each trace.
+    pub uuid: [u8; 16],
+    /// The machine's name.
+    pub hostname: String,
+    /// The clock of all records.
+    pub clock: ClockInfo,
+    /// Version of the recorder, `MAJOR.MINOR.PATCH`.
+    pub tracer_version: String,
+    /// The recorder's command line or another description; shown by `report`, may be empty.
+    pub description: String,
+}
+
+impl TraceMeta {
+    /// This machine's name, a fresh uuid and this build's version.
+    #[must_use]
+    pub fn new(clock: ClockInfo) -> Self {
+        let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self {
+            uuid: random_uuid(),
+            hostname: hostname.trim().to_owned(),
+            clock,
+            tracer_version: env!("CARGO_PKG_VERSION").to_owned(),
+            description: String::new(),
+        }
+    }
+}
+
+/// A version 4 uuid; from the clock when /dev/urandom cannot be read.
+fn random_uuid() -> [u8; 16] {
+    let mut uuid = [0; 16];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));
+    if read.is_err() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let nanos = now.map_or(0, |now| now.as_nanos());
+        uuid = (nanos ^ u128::from(std::process::id()) << 96).to_le_bytes();
+    }
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+/// Which kind of ring a stream comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum StreamKind {
+    /// A per-CPU ring.
+    Cpu,
+    /// A ring of the portable backend.
+    Portable,
+}
+
+/// The name of one stream, which is also its file's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StreamName {
+    /// Which kind of ring.
+    pub kind: StreamKind,
+    /// CPU, or number of the portable ring.
+    pub index: u32,
+}
+
+impl StreamName {
+    /// The stream of a per-CPU ring.
+    #[must_use]
+    pub const fn cpu(index: u32) -> Self {
+        Self { kind: StreamKind::Cpu, index }
+    }
+
+    /// The stream of a portable ring.
+    #[must_use]
+    pub const fn portable(index: u32) -> Self {
+        Self { kind: StreamKind::Portable, index }
+    }
+
+    /// Reads `cpu_3` or `portable_0`; nothing else is a stream.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        let (kind, digits) = match name.strip_prefix("cpu_") {
+            Some(digits) => (StreamKind::Cpu, digits),
+            None => (StreamKind::Portable, name.strip_prefix("portable_")?),
+        };
+        let index = digits.parse().ok()?;
+        let parsed = Self { kind, index };
+        (parsed.to_string() == name).then_some(parsed)
+    }
+}
+
+impl fmt::Display for StreamName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            StreamKind::Cpu => write!(f, "cpu_{}", self.index),
+            StreamKind::Portable => write!(f, "portable_{}", self.index),
+        }
+    }
+}
+
+/// How many events one stream lost for one cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The stream, or `None` for what was lost outside any ring.
+    pub stream: Option<StreamName>,
+    /// Name of the cause, such as `full`.
+    pub cause: String,
+    /// How many events, in all.
+    pub events: u64,
+}
