@@ -18,6 +18,7 @@
 //! |---|---|
 //! | [`membarrier`] | the heavy half of asymmetric fences |
 //! | [`rseq`] | where the C library put this thread's restartable-sequence area |
+//! | [`event`] | eventfd: a counter that `poll` can see |
 //! | [`futex`] | sleeping and waking, private and shared |
 //! | [`memory`] | memfd, seals, mappings (single, mirrored), memory wiped in a forked child |
 //! | [`clock`] | monotonic and real time, TSC, its usability and calibration |
@@ -33,6 +34,7 @@
 mod choke;
 pub mod clock;
 mod error;
+pub mod event;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod fork;

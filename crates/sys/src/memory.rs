@@ -40,18 +40,40 @@ pub fn memfd_create(name: &CStr) -> Result<OwnedFd> {
 /// # Errors
 /// `ENOSPC`, `ENOMEM`, `EFBIG`, `EPERM` (sealed).
 pub fn allocate(fd: impl AsFd, len: usize) -> Result<()> {
+    set_len(&fd, len)?;
+    allocate_range(&fd, 0, len)
+}
+
+/// Gives the object `len` bytes, none of which have pages yet: see [`allocate_range`].
+///
+/// # Errors
+/// `EFBIG`, `EPERM` (sealed).
+pub fn set_len(fd: impl AsFd, len: usize) -> Result<()> {
     let raw = fd.as_fd().as_raw_fd();
-    let size = libc::off_t::try_from(len)
-        .map_err(|_| SysError { call: "ftruncate", errno: libc::EFBIG })?;
+    let size = file_offset("ftruncate", len)?;
     call(Family::Memory, "ftruncate", || {
         // SAFETY: takes no pointers; `raw` is open while `fd` is borrowed.
         libc::c_long::from(unsafe { libc::ftruncate(raw, size) })
-    })?;
-    call(Family::Memory, "fallocate", || {
-        // SAFETY: takes no pointers; `raw` is open while `fd` is borrowed.
-        libc::c_long::from(unsafe { libc::fallocate(raw, 0, 0, size) })
     })
     .map(drop)
+}
+
+/// Allocates the pages of a range inside the object. What has pages keeps its content.
+///
+/// # Errors
+/// `ENOSPC`, `ENOMEM`, `EPERM` (sealed and outside), `EINTR`.
+pub fn allocate_range(fd: impl AsFd, offset: usize, len: usize) -> Result<()> {
+    let raw = fd.as_fd().as_raw_fd();
+    let (offset, len) = (file_offset("fallocate", offset)?, file_offset("fallocate", len)?);
+    call(Family::Memory, "fallocate", || {
+        // SAFETY: takes no pointers; `raw` is open while `fd` is borrowed.
+        libc::c_long::from(unsafe { libc::fallocate(raw, 0, offset, len) })
+    })
+    .map(drop)
+}
+
+fn file_offset(call: &'static str, offset: usize) -> Result<libc::off_t> {
+    libc::off_t::try_from(offset).map_err(|_| SysError { call, errno: libc::EFBIG })
 }
 
 /// Seals the object: its size is fixed for ever, and so are its seals.
@@ -134,14 +156,29 @@ impl Mapping {
     /// # Errors
     /// As [`Mapping::shared`].
     pub fn mirrored(fd: impl AsFd, offset: usize, len: usize) -> Result<Self> {
-        let double = len.checked_mul(2).ok_or(SysError { call: "mmap", errno: libc::ENOMEM })?;
+        Self::pieces(fd, [(offset, len), (offset, len)])
+    }
+
+    /// Maps pieces (offset, length) of `fd` one right behind the other, in the order given; all
+    /// numbers are multiples of the page size.
+    ///
+    /// # Errors
+    /// As [`Mapping::shared`].
+    pub fn pieces(
+        fd: impl AsFd,
+        pieces: impl IntoIterator<Item = (usize, usize), IntoIter: Clone>,
+    ) -> Result<Self> {
+        let pieces = pieces.into_iter();
+        let total = pieces.clone().try_fold(0_usize, |sum, (_, len)| sum.checked_add(len));
+        let total = total.ok_or(SysError { call: "mmap", errno: libc::ENOMEM })?;
         let raw = fd.as_fd().as_raw_fd();
-        let reserved = Self::map(None, double, MapKind::Reserve)?;
-        for half in [0, len] {
-            let at = reserved.base.as_ptr().wrapping_add(half);
+        let reserved = Self::map(None, total, MapKind::Reserve)?;
+        let mut at = reserved.base.as_ptr();
+        for (offset, len) in pieces {
             let mapped = Self::map(Some(at), len, MapKind::Shared(raw, offset))?;
-            // Part of `reserved`, which unmaps both halves.
+            // Part of `reserved`, which unmaps all pieces.
             core::mem::forget(mapped);
+            at = at.wrapping_add(len);
         }
         Ok(reserved)
     }
@@ -189,6 +226,22 @@ impl Mapping {
         self.advise("madvise(MADV_DONTDUMP)", libc::MADV_DONTDUMP)
     }
 
+    /// Makes the page-table entries of a range of the mapping, for writing (`MADV_POPULATE_WRITE`,
+    /// Linux 5.14), so that the first access costs no fault. The range is cut to the mapping.
+    ///
+    /// # Errors
+    /// `EINVAL` where the kernel does not know it, `ENOMEM`.
+    pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
+        let offset = offset.min(self.len);
+        let len = len.min(self.len - offset);
+        let at = self.base.as_ptr().wrapping_add(offset);
+        call(Family::Memory, "madvise(MADV_POPULATE_WRITE)", || {
+            // SAFETY: the range lies in a mapping of ours; the advice changes no content.
+            libc::c_long::from(unsafe { libc::madvise(at.cast(), len, libc::MADV_POPULATE_WRITE) })
+        })
+        .map(drop)
+    }
+
     fn advise(&self, name: &'static str, advice: i32) -> Result<()> {
         call(Family::Memory, name, || {
             // SAFETY: the range is a mapping of ours; neither advice changes what it holds now.
@@ -212,7 +265,7 @@ impl Mapping {
         let hint = at.unwrap_or(core::ptr::null_mut());
         let mut got = core::ptr::null_mut();
         call(Family::Memory, "mmap", || {
-            // SAFETY: without MAP_FIXED the kernel picks free addresses. With it, `mirrored` names
+            // SAFETY: without MAP_FIXED the kernel picks free addresses. With it, `pieces` names
             // a range inside a reservation it has just made and nobody else knows.
             got = unsafe { libc::mmap(hint.cast(), len, prot, flags | fixed, fd, offset) };
             if got == libc::MAP_FAILED { -1 } else { 0 }

@@ -86,6 +86,27 @@ pub fn set_timer_slack(slack: Duration) -> Result<()> {
     .map(drop)
 }
 
+/// Confines the calling thread to `cpus`; numbers the C library has no bit for are ignored.
+///
+/// # Errors
+/// `EINVAL` (none of them is usable), or a filter's answer.
+pub fn set_affinity(cpus: &[usize]) -> Result<()> {
+    const BITS: usize = 8 * size_of::<libc::cpu_set_t>();
+    // SAFETY: a cpu_set_t is an array of integers; all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < BITS) {
+        // SAFETY: `cpu` has a bit in `set`.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    call(Family::Process, "sched_setaffinity", || {
+        // SAFETY: `set` is valid for the size given; 0 is the calling thread.
+        libc::c_long::from(unsafe {
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+        })
+    })
+    .map(drop)
+}
+
 /// Opens a pidfd, close-on-exec: a handle on a process that cannot come to mean another one.
 ///
 /// # Errors
