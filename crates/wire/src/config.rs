@@ -32,26 +32,51 @@ pub struct Rule {
 
 /// Whether `pattern` matches `name`: `*` any run, `?` one character, everything else itself.
 ///
-/// Linear in `name` for each `*`; allocates nothing.
+/// At most `pattern.len() * name.len()` steps; allocates nothing.
 #[must_use]
 pub fn glob(pattern: &str, name: &str) -> bool {
-    let (p, n) = (pattern.as_bytes(), name.as_bytes());
-    let (mut pi, mut ni) = (0, 0);
-    let mut back: Option<(usize, usize)> = None;
-    while ni < n.len() {
-        if pi < p.len() && p[pi] == b'*' {
-            back = Some((pi + 1, ni));
-            pi += 1;
-        } else if pi < p.len() && (p[pi] == b'?' || p[pi] == n[ni]) {
-            pi += 1;
-            ni += 1;
+    glob_bytes(pattern.as_bytes(), name.as_bytes())
+}
+
+/// As [`glob`], for names that need not be UTF-8: a byte that starts no character is one.
+#[must_use]
+pub fn glob_bytes(mut pattern: &[u8], mut name: &[u8]) -> bool {
+    // After the last `*`: the rest of the pattern, and where in the name it was tried last.
+    let mut back: Option<(&[u8], &[u8])> = None;
+    while let Some(&c) = name.first() {
+        let (step, rest) = match pattern.split_first() {
+            Some((b'*', rest)) => {
+                back = Some((rest, name));
+                pattern = rest;
+                continue;
+            }
+            Some((b'?', rest)) => (char_len(name), Some(rest)),
+            Some((p, rest)) if *p == c => (1, Some(rest)),
+            _ => (0, None),
+        };
+        if let Some(rest) = rest {
+            pattern = rest;
+            name = name.get(step..).unwrap_or_default();
         } else if let Some((after_star, from)) = back {
-            back = Some((after_star, from + 1));
-            pi = after_star;
-            ni = from + 1;
+            let from = from.get(char_len(from)..).unwrap_or_default();
+            back = Some((after_star, from));
+            pattern = after_star;
+            name = from;
         } else {
             return false;
         }
     }
-    p[pi..].iter().all(|&c| c == b'*')
+    pattern.iter().all(|&c| c == b'*')
+}
+
+/// Bytes of the UTF-8 character at the front of `bytes`; 1 for anything that is none.
+fn char_len(bytes: &[u8]) -> usize {
+    let len = match bytes.first() {
+        Some(0xc2..=0xdf) => 2,
+        Some(0xe0..=0xef) => 3,
+        Some(0xf0..=0xf4) => 4,
+        _ => return 1,
+    };
+    let tail = bytes.get(1..len);
+    if tail.is_some_and(|tail| tail.iter().all(|c| c & 0xc0 == 0x80)) { len } else { 1 }
 }

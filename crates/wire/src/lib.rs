@@ -15,6 +15,11 @@
 //! | [`frame`] | those messages on a byte stream |
 //! | [`filter`] | the expression language of `--where`: parse, bind to a schema, evaluate |
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
 pub mod config;
 pub mod control;
 pub mod entry;

@@ -38,17 +38,10 @@ impl RecordHeader {
     #[must_use]
     pub fn to_bytes(self) -> [u8; RECORD_HEADER_LEN] {
         let mut out = [0; RECORD_HEADER_LEN];
-        let fields: [&[u8]; 5] = [
-            &self.time.to_le_bytes(),
-            &self.id.to_le_bytes(),
-            &self.len.to_le_bytes(),
-            &self.pid.to_le_bytes(),
-            &self.tid.to_le_bytes(),
-        ];
-        let mut at = 0;
-        for field in fields {
-            out[at..at + field.len()].copy_from_slice(field);
-            at += field.len();
+        let words =
+            [self.time as u32, (self.time >> 32) as u32, self.id, self.len, self.pid, self.tid];
+        for (at, word) in out.chunks_exact_mut(4).zip(words) {
+            at.copy_from_slice(&word.to_le_bytes());
         }
         out
     }
@@ -59,15 +52,14 @@ impl RecordHeader {
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (header, _) = bytes.split_first_chunk::<RECORD_HEADER_LEN>()?;
-        let word = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
+        let [t0, t1, t2, t3, t4, t5, t6, t7, rest @ ..] = *header;
+        let [i0, i1, i2, i3, l0, l1, l2, l3, p0, p1, p2, p3, d0, d1, d2, d3] = rest;
         Some(Self {
-            time: u64::from(word(0)) | u64::from(word(4)) << 32,
-            id: word(8),
-            len: word(12),
-            pid: word(16),
-            tid: word(20),
+            time: u64::from_le_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
+            id: u32::from_le_bytes([i0, i1, i2, i3]),
+            len: u32::from_le_bytes([l0, l1, l2, l3]),
+            pid: u32::from_le_bytes([p0, p1, p2, p3]),
+            tid: u32::from_le_bytes([d0, d1, d2, d3]),
         })
     }
 

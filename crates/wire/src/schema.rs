@@ -18,7 +18,17 @@
 //! | `Option` | u8 zero, or u8 one and the value |
 //! | `Dynamic` | u8 [`DynTag`], then the value: the field's type was not fixed by its declaration |
 
+mod decode;
+mod own;
+
 use serde::{Deserialize, Serialize};
+
+/// How deep `Option` may nest. Deeper types do not decode, so that no input can exhaust a stack.
+pub const MAX_DEPTH: usize = 4;
+/// Fields of one event at most.
+pub const MAX_FIELDS: usize = 1024;
+/// Bytes of one name at most.
+pub const MAX_NAME: usize = 1024;
 
 /// Severity, in `tracing`'s terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -155,8 +165,8 @@ pub struct SchemaRef<'a> {
     pub fields: &'a [FieldRef<'a>],
 }
 
-/// A field's type, owned. See [`TypeRef`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// A field's type, owned. See [`TypeRef`]. Decoding refuses types deeper than [`MAX_DEPTH`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[expect(missing_docs, reason = "as in TypeRef")]
 pub enum Type {
     Scalar(Scalar),
