@@ -45,7 +45,7 @@ pub enum Woken {
 /// Sleeps while `word` holds `expected`, at most for `timeout` (monotonic clock).
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>, reach: Reach) -> Woken {
     let spec = timeout.map(|t| libc::timespec {
-        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: libc::c_long::from(t.subsec_nanos()),
     });
     let spec_at = spec.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);

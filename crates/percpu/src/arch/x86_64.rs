@@ -1,0 +1,117 @@
+//! Restartable sequences on x86-64.
+//!
+//! Skeleton of every sequence (kernel/rseq.c, include/uapi/linux/rseq.h):
+//!
+//! ```text
+//! 77: descriptor in section __rseq_cs: version, flags, start, length to commit, abort
+//! 22: lea t, [77b]; mov fs:[ro + 8], t      arm: tell the kernel which sequence we are in
+//!  2: ...                                   the sequence; leaves by its last store only, or by a
+//!                                           jump out without having stored anything
+//!  3:                                       past the commit: no restart from here on
+//! .byte 0f b9 3d; .long 53053053            signature, as the tail of an undefined instruction
+//!  4: jmp 22b                               the kernel sends an interrupted sequence here
+//! ```
+//!
+//! The pointer at `fs:[ro + 8]` is left behind; the kernel clears it the next time it looks and finds
+//! the thread outside. (Therefore code with sequences must not be unmapped while threads run: a
+//! library that holds them is pinned.) Numeric labels keep inlined copies apart.
+//!
+//! Neither sequence has a barrier in it. x86-64 keeps loads in order, stores in order, and loads
+//! before later stores; what is left (a store passing a later load) is what heavy fences are for.
+//! No `options(nomem)`: to the compiler each sequence is a barrier, which is the light fence.
+
+use core::arch::asm;
+use core::sync::atomic::AtomicU32;
+
+/// `*(word + cpu * 128) += n` in one sequence, `word` being the word in the slot of CPU 0. False,
+/// with nothing stored, if this thread's CPU number is not below `cpus`.
+///
+/// # Safety
+/// `ro` is the rseq offset (invariant 2 of the crate); `word` lies in the first bank of slot 0 of
+/// `cpus` live slots of 128 bytes.
+#[inline(always)]
+pub(crate) unsafe fn add(word: *mut u64, n: u64, cpus: u32, ro: isize) -> bool {
+    // SAFETY: stores only to the rseq area of this thread and, by the comparison, to a live slot.
+    unsafe {
+        asm!(
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "77: .long 0, 0",
+            ".quad 2f, 3f - 2f, 4f",
+            ".popsection",
+            "22: lea {t}, [rip + 77b]",
+            "mov qword ptr fs:[{ro} + 8], {t}",
+            "2: mov {t:e}, dword ptr fs:[{ro} + 4]",
+            "cmp {t:e}, {cpus:e}",
+            "jae {out}",
+            "shl {t}, 7",
+            "add qword ptr [{word} + {t}], {n}",
+            "3:",
+            ".pushsection .text.unlikely, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "4: jmp 22b",
+            ".popsection",
+            t = out(reg) _,
+            ro = in(reg) ro,
+            cpus = in(reg) cpus,
+            word = in(reg) word,
+            n = in(reg) n,
+            out = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}
+
+/// `*(word + cpu * 128) += 1` in one sequence, provided `*index == expected` in the same sequence.
+/// False, with nothing stored, if it is not, or if the CPU number is not below `cpus`.
+///
+/// The comparison and the increment are one: once `index` has been changed and
+/// `fence::heavy_rseq` has returned, no thread can commit an increment for the old value.
+///
+/// # Safety
+/// As [`add`].
+#[inline(always)]
+pub(crate) unsafe fn increment_if(
+    word: *mut u64,
+    index: &AtomicU32,
+    expected: u32,
+    cpus: u32,
+    ro: isize,
+) -> bool {
+    // SAFETY: as in `add`; `index` is only read, by one aligned load.
+    unsafe {
+        asm!(
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "77: .long 0, 0",
+            ".quad 2f, 3f - 2f, 4f",
+            ".popsection",
+            "22: lea {t}, [rip + 77b]",
+            "mov qword ptr fs:[{ro} + 8], {t}",
+            "2: mov {t:e}, dword ptr fs:[{ro} + 4]",
+            "cmp {t:e}, {cpus:e}",
+            "jae {out}",
+            "cmp dword ptr [{index}], {expected:e}",
+            "jne {out}",
+            "shl {t}, 7",
+            "inc qword ptr [{word} + {t}]",
+            "3:",
+            ".pushsection .text.unlikely, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "4: jmp 22b",
+            ".popsection",
+            t = out(reg) _,
+            ro = in(reg) ro,
+            cpus = in(reg) cpus,
+            index = in(reg) index.as_ptr(),
+            expected = in(reg) expected,
+            word = in(reg) word,
+            out = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}

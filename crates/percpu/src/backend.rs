@@ -1,0 +1,266 @@
+//! The choice of backend, once per process.
+//!
+//! The whole outcome is one 64-bit word, so it is published by one compare-and-swap and there is
+//! no moment at which a signal handler finds half of it. Threads that come first together may
+//! decide twice; the first to publish wins and the inputs are the same.
+//!
+//! | bits | field |
+//! |---|---|
+//! | 0..32 | rseq offset from the thread pointer (signed), 0 in the portable backend |
+//! | 32..48 | number of CPU slots |
+//! | 48..56 | reason, index of `REASONS` |
+//! | 56 | decided |
+//! | 57 | rseq backend |
+//! | 58 | `membarrier` private expedited works: light fences are compiler barriers |
+//!
+//! | letter | where | what |
+//! |---|---|---|
+//! | `[C]` | `decide_slow` | Release of the number of slots after the offset |
+//! | `[D]` | `rseq_hot` | Acquire of the number before the offset |
+
+use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
+
+use owlet_sys::rseq::{Absent, Area};
+use owlet_sys::{Result, SysError, membarrier, rseq, topology};
+
+/// How per-CPU words are written in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Restartable sequences: plain instructions.
+    Rseq,
+    /// Atomic instructions.
+    Portable,
+}
+
+const DECIDED: u64 = 1 << 56;
+const RSEQ: u64 = 1 << 57;
+const MEMBARRIER: u64 = 1 << 58;
+const MAX_CPUS: usize = 0xffff;
+
+static STATE: AtomicU64 = AtomicU64::new(0);
+
+/// Copies of two fields of `STATE` for the fast paths, written after it: CPU slots (0 while
+/// undecided, and for ever in the portable backend), and the offset.
+static HOT_CPUS: AtomicU32 = AtomicU32::new(0);
+static HOT_OFFSET: AtomicIsize = AtomicIsize::new(0);
+
+/// Why a backend was chosen; the discriminant indexes `REASONS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Works,
+    Forced,
+    CompiledOut,
+    NoSymbols,
+    NotRegistered,
+    BadSize,
+    ThreadNotRegistered,
+    NoMembarrier,
+    NoCpuList,
+    TooManyCpus,
+}
+
+const REASONS: [&str; 10] = [
+    "rseq registered by the C library, membarrier works",
+    "OWLET_BACKEND=portable",
+    "built with cfg(owlet_portable) or for another architecture",
+    "the C library does not register rseq (musl, or glibc before 2.35)",
+    "rseq is off (GLIBC_TUNABLES glibc.pthread.rseq=0) or refused by the kernel or a seccomp filter",
+    "the C library publishes an rseq area of unknown size",
+    "the first thread to ask is not registered for rseq",
+    "membarrier (private expedited rseq) is missing or refused by a seccomp filter",
+    "the list of possible CPUs cannot be read (no sysfs)",
+    "more than 65535 possible CPUs",
+];
+
+/// What the decision depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe {
+    pub(crate) forced_portable: bool,
+    pub(crate) area: core::result::Result<Area, Absent>,
+    pub(crate) cpus: Result<usize>,
+    pub(crate) membarrier: Result<()>,
+    pub(crate) membarrier_rseq: Result<()>,
+}
+
+/// A decision before it is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub(crate) backend: Backend,
+    pub(crate) reason: Reason,
+    pub(crate) offset: i32,
+    pub(crate) cpus: usize,
+    pub(crate) membarrier: bool,
+}
+
+/// The backend of this process.
+#[must_use]
+pub fn backend() -> Backend {
+    if state() & RSEQ != 0 { Backend::Rseq } else { Backend::Portable }
+}
+
+/// One line that says why [`backend`] is what it is.
+#[must_use]
+pub fn backend_why() -> &'static str {
+    let index = (state() >> 48) & 0xff;
+    usize::try_from(index).ok().and_then(|i| REASONS.get(i)).copied().unwrap_or("unknown")
+}
+
+/// Number of CPU slots, at least 1: one more than the highest possible CPU number.
+#[inline]
+#[must_use]
+pub fn cpus() -> usize {
+    unpack_cpus(state())
+}
+
+/// The slot of the CPU this thread runs on; always below [`cpus`]. A hint: the thread may be
+/// elsewhere by the time the caller looks at the answer.
+#[inline]
+#[must_use]
+pub fn current_cpu() -> usize {
+    let state = state();
+    let slots = unpack_cpus(state);
+    if state & RSEQ != 0 {
+        // SAFETY: invariant 2 of the crate: with RSEQ set the offset came from `rseq::area`.
+        let id = unsafe { rseq::cpu_id(unpack_offset(state)) };
+        if let Ok(cpu) = usize::try_from(id)
+            && cpu < slots
+        {
+            return cpu;
+        }
+    }
+    current_cpu_slow(slots)
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn current_cpu_slow(slots: usize) -> usize {
+    topology::current_cpu().unwrap_or(0).checked_rem(slots).unwrap_or(0)
+}
+
+/// Offset of the rseq area if the backend is rseq.
+#[inline]
+pub(crate) fn rseq_offset() -> Option<isize> {
+    let state = state();
+    (state & RSEQ != 0).then(|| unpack_offset(state))
+}
+
+/// True if light fences are compiler barriers in this process.
+#[inline(always)]
+pub(crate) fn has_membarrier() -> bool {
+    state() & MEMBARRIER != 0
+}
+
+/// The outcome, decided on first use.
+#[inline(always)]
+pub(crate) fn state() -> u64 {
+    let state = STATE.load(Ordering::Relaxed);
+    if state == 0 { decide_slow() } else { state }
+}
+
+#[inline(always)]
+pub(crate) fn unpack_cpus(state: u64) -> usize {
+    ((state >> 32) & 0xffff) as usize
+}
+
+#[inline(always)]
+fn unpack_offset(state: u64) -> isize {
+    (state as u32).cast_signed() as isize
+}
+
+#[cold]
+#[inline(never)]
+fn decide_slow() -> u64 {
+    let mine = pack(decide(&probe()));
+    let state = match STATE.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => mine,
+        Err(theirs) => theirs,
+    };
+    if state & RSEQ != 0 {
+        HOT_OFFSET.store(unpack_offset(state), Ordering::Relaxed);
+        // [C] Release: pairs with [D] in rseq_hot(); orders the offset before the number that
+        // permits its use. Without it: a sequence at offset 0 writes into the thread control block.
+        HOT_CPUS.store(unpack_cpus(state) as u32, Ordering::Release);
+    }
+    state
+}
+
+/// Number of slots and rseq offset, if the backend is rseq and somebody has decided so. Before
+/// that, callers take their slow path, which decides.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn rseq_hot() -> Option<(u32, isize)> {
+    // [D] Acquire: pairs with [C] in decide_slow(); see there.
+    let cpus = HOT_CPUS.load(Ordering::Acquire);
+    (cpus != 0).then(|| (cpus, HOT_OFFSET.load(Ordering::Relaxed)))
+}
+
+fn probe() -> Probe {
+    let membarrier =
+        membarrier::register_private_expedited().and_then(|()| membarrier::private_expedited());
+    let membarrier_rseq = membarrier::register_private_expedited_rseq()
+        .and_then(|()| membarrier::private_expedited_rseq());
+    Probe {
+        forced_portable: forced_portable(),
+        area: rseq::area(),
+        cpus: topology::possible_cpus(),
+        membarrier,
+        membarrier_rseq,
+    }
+}
+
+/// `OWLET_BACKEND=portable`, read without the standard library's lock and allocation.
+fn forced_portable() -> bool {
+    // SAFETY: a valid C string; `getenv` neither locks nor allocates.
+    let value = unsafe { libc::getenv(c"OWLET_BACKEND".as_ptr()) };
+    if value.is_null() {
+        return false;
+    }
+    // SAFETY: `getenv` gave a C string of the environment, which stays while we compare it.
+    unsafe { core::ffi::CStr::from_ptr(value) == c"portable" }
+}
+
+/// The decision as a function of what was found.
+pub(crate) fn decide(probe: &Probe) -> Decision {
+    let compiled = cfg!(all(target_arch = "x86_64", not(owlet_portable), not(loom)));
+    let verdict = match (probe.area, probe.cpus) {
+        _ if !compiled => Err(Reason::CompiledOut),
+        _ if probe.forced_portable => Err(Reason::Forced),
+        (Err(absent), _) => Err(why_absent(absent)),
+        _ if probe.membarrier.is_err() || probe.membarrier_rseq.is_err() => {
+            Err(Reason::NoMembarrier)
+        }
+        (_, Err(SysError { .. })) => Err(Reason::NoCpuList),
+        (_, Ok(cpus)) if cpus > MAX_CPUS => Err(Reason::TooManyCpus),
+        (Ok(area), Ok(_)) => i32::try_from(area.offset).map_err(|_| Reason::BadSize),
+    };
+    let cpus = probe.cpus.unwrap_or_else(|_| topology::configured_cpus()).clamp(1, MAX_CPUS);
+    let membarrier = probe.membarrier.is_ok();
+    match verdict {
+        Ok(offset) => {
+            Decision { backend: Backend::Rseq, reason: Reason::Works, offset, cpus, membarrier }
+        }
+        Err(reason) => Decision { backend: Backend::Portable, reason, offset: 0, cpus, membarrier },
+    }
+}
+
+fn why_absent(absent: Absent) -> Reason {
+    match absent {
+        Absent::NoSymbols => Reason::NoSymbols,
+        Absent::NotRegistered => Reason::NotRegistered,
+        Absent::BadSize(_) => Reason::BadSize,
+        Absent::ThreadNotRegistered => Reason::ThreadNotRegistered,
+    }
+}
+
+pub(crate) fn pack(d: Decision) -> u64 {
+    let offset = u64::from(d.offset.cast_unsigned());
+    let cpus = (d.cpus.min(MAX_CPUS) as u64) << 32;
+    let reason = (d.reason as u64) << 48;
+    let rseq = if d.backend == Backend::Rseq { RSEQ } else { 0 };
+    let membarrier = if d.membarrier { MEMBARRIER } else { 0 };
+    offset | cpus | reason | rseq | membarrier | DECIDED
+}
+
+#[cfg(test)]
+#[path = "backend_tests.rs"]
+mod tests;

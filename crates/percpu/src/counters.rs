@@ -1,0 +1,200 @@
+//! Per-CPU counters.
+//!
+//! One slot of 128 bytes per possible CPU (two cache lines, because adjacent lines are fetched in
+//! pairs), each with two banks of eight words:
+//!
+//! | bytes | bank | written by |
+//! |---|---|---|
+//! | 0..64 | rseq | restartable sequences of the slot's own CPU |
+//! | 64..128 | atomic | threads without rseq, from anywhere |
+//!
+//! A counter is the sum of its word over all slots and both banks, modulo 2^64: single words may
+//! well be "negative" where increments and decrements meet different CPUs.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use owlet_sys::memory::Mapping;
+use owlet_sys::{Result, SysError};
+
+use crate::arch::{portable, rseq};
+use crate::backend::{current_cpu_slow, rseq_hot};
+
+/// Bytes of a slot.
+pub const SLOT_SIZE: usize = 128;
+/// Counters in a slot.
+pub const WORDS: usize = 8;
+
+/// Outcome of [`Slots::increment_if`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entered {
+    /// Counted, and the index held the expected value in the same instant.
+    Sequence,
+    /// Counted by an atomic instruction, some time after the index was compared.
+    Atomic,
+    /// Not counted: the index holds another value.
+    Moved,
+}
+
+/// The slots of some counters: a pointer whose memory somebody else keeps.
+///
+/// Adding is async-signal-safe and costs about half a nanosecond in the rseq backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Slots {
+    base: NonNull<u64>,
+}
+
+// SAFETY: the words are written by sequences and atomics and read by atomics only, from any thread.
+unsafe impl Send for Slots {}
+// SAFETY: as for Send.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    /// Bytes that [`Slots::from_raw`] needs.
+    #[must_use]
+    pub fn bytes() -> usize {
+        crate::cpus() * SLOT_SIZE
+    }
+
+    /// Counters on given memory.
+    ///
+    /// # Safety
+    /// `base` is aligned to [`SLOT_SIZE`] and starts [`Slots::bytes`] bytes, zero at first, that live
+    /// as long as the result or a copy of it is used and that only counters write.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn from_raw(base: NonNull<u64>) -> Self {
+        Self { base }
+    }
+
+    /// Address of the slots.
+    #[must_use]
+    pub fn base(self) -> NonNull<u64> {
+        self.base
+    }
+
+    /// Adds `n` to counter `word` (below [`WORDS`]; taken modulo it).
+    #[inline(always)]
+    pub fn add(self, word: usize, n: u64) {
+        let at = self.word(word);
+        if let Some((cpus, offset)) = rseq_hot() {
+            // SAFETY: the offset comes with the rseq backend (invariant 2 of the crate), and
+            // `from_raw` promised a live slot for each of `cpus` CPUs.
+            if unsafe { rseq::add(at, n, cpus, offset) } {
+                return;
+            }
+        }
+        self.add_slow(word, n);
+    }
+
+    /// Adds 1 to counter `word` if `index` holds `expected`.
+    ///
+    /// In the rseq backend comparison and increment are one ([`Entered::Sequence`]): once the index
+    /// has changed and [`crate::fence::heavy_rseq`] has returned, nobody can add for the old value.
+    /// A thread without rseq adds some time after it compared ([`Entered::Atomic`]).
+    #[inline(always)]
+    pub fn increment_if(self, word: usize, index: &AtomicU32, expected: u32) -> Entered {
+        let at = self.word(word);
+        if let Some((cpus, offset)) = rseq_hot() {
+            // SAFETY: as in `add`.
+            if unsafe { rseq::increment_if(at, index, expected, cpus, offset) } {
+                return Entered::Sequence;
+            }
+        }
+        self.increment_if_slow(word, index, expected)
+    }
+
+    /// The counter's value, modulo 2^64. Neither atomic over the slots nor ordered: the caller
+    /// knows which words still move, and has fences around it.
+    #[must_use]
+    pub fn sum(self, word: usize) -> u64 {
+        let mut sum = 0_u64;
+        for slot in 0..crate::cpus() {
+            let first = self.word(word).wrapping_add(slot * SLOT_WORDS);
+            for at in [first, first.wrapping_add(portable::BANK)] {
+                // SAFETY: `from_raw` promised live, aligned words; sequences write them with
+                // single aligned stores, so an atomic load sees a whole value.
+                let value = unsafe { AtomicU64::from_ptr(at) };
+                sum = sum.wrapping_add(value.load(Ordering::Relaxed));
+                if portable::BANK == 0 {
+                    break;
+                }
+            }
+        }
+        sum
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_slow(self, word: usize, n: u64) {
+        let at = self.word_here(word);
+        // SAFETY: in the first bank of a live slot.
+        unsafe { portable::add(at, n) };
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn increment_if_slow(self, word: usize, index: &AtomicU32, expected: u32) -> Entered {
+        if index.load(Ordering::Relaxed) != expected {
+            return Entered::Moved;
+        }
+        let at = self.word_here(word);
+        crate::testpoint::reached(crate::testpoint::Point::BeforeAtomicEntry);
+        // SAFETY: in the first bank of a live slot.
+        unsafe { portable::add(at, 1) };
+        Entered::Atomic
+    }
+
+    #[inline(always)]
+    fn word(self, word: usize) -> *mut u64 {
+        self.base.as_ptr().wrapping_add(word % WORDS)
+    }
+
+    fn word_here(self, word: usize) -> *mut u64 {
+        let slot = current_cpu_slow(crate::cpus());
+        self.word(word).wrapping_add(slot * SLOT_WORDS)
+    }
+}
+
+const SLOT_WORDS: usize = SLOT_SIZE / size_of::<u64>();
+
+/// Eight counters with a slot per CPU, on memory of their own.
+#[derive(Debug)]
+pub struct PerCpuCounters {
+    slots: Slots,
+    _memory: Mapping,
+}
+
+impl PerCpuCounters {
+    /// All counters zero.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new() -> Result<Self> {
+        let memory = Mapping::anonymous(Slots::bytes())?;
+        let base = NonNull::new(memory.as_ptr().cast())
+            .ok_or(SysError { call: "mmap", errno: libc::ENOMEM })?;
+        // SAFETY: fresh zeroed pages of the right length, kept by `_memory`.
+        let slots = unsafe { Slots::from_raw(base) };
+        Ok(Self { slots, _memory: memory })
+    }
+
+    /// Adds `n` to counter `word` (below [`WORDS`]).
+    #[inline(always)]
+    pub fn add(&self, word: usize, n: u64) {
+        self.slots.add(word, n);
+    }
+
+    /// The value of counter `word`, modulo 2^64; exact once nobody adds any more.
+    #[must_use]
+    pub fn sum(&self, word: usize) -> u64 {
+        self.slots.sum(word)
+    }
+
+    /// The slots, borrowed.
+    #[must_use]
+    pub fn slots(&self) -> Slots {
+        self.slots
+    }
+}

@@ -1,0 +1,44 @@
+//! Named instants at which a torture run may hold a thread up.
+//!
+//! Without the feature `testpoints` nothing is compiled. With it, each point calls the hook, if one
+//! is installed. The hook may sleep, yield or migrate; it runs wherever the point is, so it obeys
+//! the rules of signal handlers.
+
+/// An instant that has been dangerous somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// A reader without rseq has read the index and not yet counted itself.
+    BeforeAtomicEntry,
+    /// A grace period has summed the exits and not yet the entries.
+    BetweenSums,
+    /// A grace period has flipped the index.
+    AfterFlip,
+}
+
+/// What to do at a point.
+pub type Hook = fn(Point);
+
+#[cfg(feature = "testpoints")]
+static HOOK: core::sync::atomic::AtomicPtr<()> =
+    core::sync::atomic::AtomicPtr::new(core::ptr::null_mut());
+
+/// Installs the hook.
+#[cfg(feature = "testpoints")]
+pub fn install(hook: Hook) {
+    HOOK.store(hook as *mut (), core::sync::atomic::Ordering::Release);
+}
+
+/// Called at each point.
+#[inline(always)]
+pub fn reached(point: Point) {
+    #[cfg(feature = "testpoints")]
+    {
+        let hook = HOOK.load(core::sync::atomic::Ordering::Acquire);
+        if !hook.is_null() {
+            // SAFETY: only `install` writes HOOK, and it writes a `Hook`.
+            let hook = unsafe { core::mem::transmute::<*mut (), Hook>(hook) };
+            hook(point);
+        }
+    }
+    let _ = point;
+}
