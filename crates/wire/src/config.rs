@@ -21,6 +21,22 @@ pub struct SessionConfig {
     pub recorder_pid: u32,
 }
 
+impl SessionConfig {
+    /// The bytes a segment carries.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_extend(self, Vec::new()).unwrap_or_default()
+    }
+
+    /// Reads a segment's bytes, zeroes behind them included; `None` when they hold no
+    /// configuration of this version.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (config, rest) = postcard::take_from_bytes::<Self>(bytes).ok()?;
+        rest.iter().all(|byte| *byte == 0).then_some(config)
+    }
+}
+
 /// One pattern switched on or off.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
