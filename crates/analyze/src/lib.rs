@@ -22,6 +22,7 @@
 //! |---|---|
 //! | [`trace`] | a trace opened: what does not change while reading, the clock, losses, problems |
 //! | [`source`] | where records come from: the store's directory, or memory |
+//! | [`build`] | a trace built in memory, record by record |
 //! | [`merge`] | the streams as one sequence by time |
 //! | [`event`] | one event and its decoded fields |
 //! | [`escape`] | text of the target made safe for a terminal |
@@ -32,6 +33,7 @@
 //! Text that came from the target is never trusted: it may hold any byte. Lengths are checked by
 //! [`owlet_wire::value`]; what does not decode is shown as malformed and counted, never guessed.
 
+pub mod build;
 pub mod escape;
 pub mod event;
 pub mod json;

@@ -117,7 +117,7 @@ pub struct Closed {
     pub first: bool,
 }
 
-/// A span seen created and not closed.
+/// A span heard of and not closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillOpen {
     /// The span.
@@ -206,8 +206,9 @@ impl<'t> Tracker<'t> {
 
     /// The span with this id, if it is open.
     #[must_use]
-    pub fn find(&self, pid: u32, id: u64) -> Option<u64> {
-        self.open.get(&(pid, id)).map(|open| open.span)
+    pub fn get(&self, pid: u32, id: u64) -> Option<StillOpen> {
+        let open = self.open.get(&(pid, id))?;
+        Some(StillOpen { span: open.span, pid, name_id: open.name_id })
     }
 
     /// What could not be paired so far, open spans not included.
@@ -343,9 +344,9 @@ impl<'t> Tracker<'t> {
     }
 
     fn follows(&mut self, key: Key, event: &Event<'_>) -> Step {
-        let cause = event.second().and_then(|id| self.find(key.0, id));
-        match (self.find(key.0, key.1), cause) {
-            (Some(span), Some(cause)) => Step::Follows { span, cause },
+        let cause = event.second().and_then(|id| self.get(key.0, id));
+        match (self.get(key.0, key.1), cause) {
+            (Some(open), Some(cause)) => Step::Follows { span: open.span, cause: cause.span },
             _ => self.unmatched(),
         }
     }
