@@ -1,0 +1,47 @@
+//! Atomics, and the one lock kind of the control plane.
+
+pub(crate) mod atomic {
+    pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+}
+
+use core::cell::UnsafeCell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A mutex that is consistent in a forked child: the thread that forks holds it meanwhile.
+///
+/// Poison is ignored: nothing of ours panics while holding it, and what a user's hook leaves behind
+/// is his.
+pub(crate) struct ForkMutex<T: 'static> {
+    mutex: Mutex<T>,
+    /// The guard of the thread that is inside `fork`; touched by that thread only.
+    forking: UnsafeCell<Option<MutexGuard<'static, T>>>,
+}
+
+// SAFETY: `mutex` is Sync for `T: Send`. `forking` is written by `hold` only while the calling thread
+// owns the mutex and read by `release`, which the same thread calls (fork handlers run in the forking
+// thread, and its copy in the child), so no two threads touch it at once.
+unsafe impl<T: Send> Sync for ForkMutex<T> {}
+
+impl<T> ForkMutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { mutex: Mutex::new(value), forking: UnsafeCell::new(None) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Before `fork`: waits for the owner.
+    pub(crate) fn hold(&'static self) {
+        let guard = self.lock();
+        // SAFETY: we own the mutex, see the `Sync` impl.
+        unsafe { *self.forking.get() = Some(guard) };
+    }
+
+    /// After `fork`, in parent and child.
+    pub(crate) fn release(&'static self) {
+        // SAFETY: the calling thread owns the mutex since `hold`, see the `Sync` impl.
+        let guard = unsafe { (*self.forking.get()).take() };
+        drop(guard);
+    }
+}
