@@ -1,2 +1,41 @@
-//! The owlet command.
-fn main() {}
+//! The `owlet` command: lists, switches and records trace points of running programs, and reads the
+//! recorded traces.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `args` | the tree of subcommands and flags |
+//! | `exit`, `error` | exit statuses; failures and how they are told |
+//! | `commands` | one module a subcommand |
+//! | `recorder` | recording: session, rings to directory, progress, signals |
+//! | `agents`, `client`, `sockets`, `procfs` | finding processes and talking to them |
+//! | `out`, `text`, `names`, `units` | what is printed, and how |
+//!
+//! stdout carries data only; everything said about the data goes to stderr.
+
+mod agents;
+mod args;
+mod client;
+mod commands;
+mod error;
+mod exit;
+mod names;
+mod out;
+mod procfs;
+mod recorder;
+mod sockets;
+mod text;
+mod units;
+
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    match commands::run(cli.command) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            failure.report();
+            failure.exit.into()
+        }
+    }
+}

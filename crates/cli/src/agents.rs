@@ -1,0 +1,168 @@
+//! Finding agents: which processes can be traced, and why one cannot.
+
+use crate::client::{Client, ClientError, PATIENCE};
+use crate::error::{Failure, Result, reason};
+use crate::exit::Exit;
+use crate::procfs::{self, Process};
+use crate::sockets::{self, Socket};
+use crate::text::{escape, plural, program};
+use std::thread;
+
+/// Agents that answered, and processes whose agent did not.
+#[derive(Debug, Default)]
+pub(crate) struct Agents {
+    /// By pid.
+    pub(crate) clients: Vec<Client>,
+    /// Sockets of living processes that could not be talked to.
+    pub(crate) troubled: Vec<(u32, ClientError)>,
+}
+
+/// Asks every agent of this user, all at once, so that one that is stopped delays nobody.
+pub(crate) fn all() -> Result<Agents> {
+    Ok(connect(sockets::own()?))
+}
+
+/// The agents of `pids`, in that order.
+///
+/// # Errors
+/// The first process that cannot be traced, and why.
+pub(crate) fn of(pids: &[u32]) -> Result<Vec<Client>> {
+    let mut agents = connect(sockets::own()?);
+    let mut found = Vec::new();
+    for &pid in pids {
+        if found.iter().any(|client: &Client| client.pid == pid) {
+            continue;
+        }
+        if let Some(at) = agents.clients.iter().position(|client| client.pid == pid) {
+            found.push(agents.clients.swap_remove(at));
+            continue;
+        }
+        // A process in a container or of another user keeps its sockets elsewhere.
+        let mut elsewhere = connect(sockets::elsewhere(pid));
+        if let Some(at) = elsewhere.clients.iter().position(|client| client.pid == pid) {
+            found.push(elsewhere.clients.swap_remove(at));
+            continue;
+        }
+        let trouble = agents.troubled.iter().chain(&elsewhere.troubled).find(|(p, _)| *p == pid);
+        return Err(match trouble {
+            Some((_, error)) => explain(pid, error),
+            None => no_agent(pid, &agents),
+        });
+    }
+    Ok(found)
+}
+
+fn connect(sockets: Vec<Socket>) -> Agents {
+    let mut agents = Agents::default();
+    thread::scope(|scope| {
+        let asked: Vec<_> = sockets
+            .iter()
+            .map(|socket| (socket, scope.spawn(|| Client::connect(&socket.path))))
+            .collect();
+        for (socket, thread) in asked {
+            match thread.join() {
+                Ok(Ok(client)) => agents.clients.push(client),
+                // Left behind by a process that is gone; its next agent cleans up.
+                Ok(Err(ClientError::Gone)) => {}
+                Ok(Err(error)) if Process::read(socket.pid).is_some() => {
+                    agents.troubled.push((socket.pid, error));
+                }
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+    });
+    agents.clients.sort_by_key(|client| client.pid);
+    agents.troubled.sort_by_key(|(pid, _)| *pid);
+    agents
+}
+
+/// `process 4711 (server)`.
+pub(crate) fn describe(pid: u32) -> String {
+    match Process::read(pid) {
+        Some(process) => format!("process {pid} ({})", escape(&process.comm)),
+        None => format!("process {pid}"),
+    }
+}
+
+/// Why a conversation with the agent of `pid` failed, as a failure of the command.
+pub(crate) fn explain(pid: u32, error: &ClientError) -> Failure {
+    let who = describe(pid);
+    match error {
+        ClientError::Gone => {
+            Failure::with(Exit::Refused, format!("{who} ended, or closed its agent's connection"))
+        }
+        ClientError::Silent if Process::read(pid).is_some_and(|process| process.stopped()) => {
+            Failure::with(Exit::Refused, format!("{who} does not answer: it is stopped"))
+                .hint(format!("let it run with `kill -CONT {pid}`, then try again"))
+        }
+        ClientError::Silent => Failure::with(
+            Exit::Refused,
+            format!("{who} does not answer within {} s", PATIENCE.as_secs()),
+        )
+        .hint("it may be starved or frozen; try again when it runs"),
+        ClientError::Version { theirs } => {
+            let ours = owlet_wire::WIRE_VERSION;
+            let theirs =
+                theirs.map_or_else(|| "another version".into(), |v| format!("version {v}"));
+            Failure::with(
+                Exit::Refused,
+                format!("the agent of {who} speaks {theirs} of the protocol, this command version {ours}"),
+            )
+            .hint("use the command built from the same release as the program's owlet crate")
+        }
+        ClientError::Refused { message, hint } => {
+            let message = escape(message.as_bytes());
+            let failure = Failure::with(Exit::Refused, format!("{who} refuses: {message}"));
+            if hint.is_empty() { failure } else { failure.hint(escape(hint.as_bytes())) }
+        }
+        ClientError::Garbage(what) => {
+            Failure::with(Exit::Refused, format!("what listens for {who} is no agent: {what}"))
+        }
+        ClientError::Io(error) => {
+            Failure::new(format!("cannot talk to the agent of {who}: {}", reason(error)))
+        }
+    }
+}
+
+fn no_agent(pid: u32, agents: &Agents) -> Failure {
+    let Some(process) = Process::read(pid) else {
+        return Failure::with(Exit::Nothing, format!("no process {pid}")).hint(others(agents));
+    };
+    let name = escape(&process.comm);
+    if process.tgid != pid {
+        let process = process.tgid;
+        return Failure::with(Exit::Nothing, format!("{pid} is a thread of process {process}"))
+            .hint(format!("use `-p {process}`: a process is recorded with all its threads"));
+    }
+    let me = rustix::process::geteuid().as_raw();
+    if process.uid != me && me != 0 {
+        let user = procfs::user(process.uid);
+        return Failure::with(
+            Exit::Refused,
+            format!("process {pid} ({name}) belongs to user {user}, not to you"),
+        )
+        .hint(format!("run this command as user {user}"));
+    }
+    if process.state == 'Z' {
+        return Failure::with(Exit::Nothing, format!("process {pid} ({name}) has ended already"));
+    }
+    Failure::with(Exit::Nothing, format!("process {pid} ({name}) has no agent"))
+        .hint(format!("call `owlet::init()` in its main; {}", others(agents)))
+}
+
+/// A clause that names processes which do have an agent.
+fn others(agents: &Agents) -> String {
+    if agents.clients.is_empty() {
+        return "no process of yours has an agent now".into();
+    }
+    let names: Vec<_> = agents
+        .clients
+        .iter()
+        .take(4)
+        .map(|client| format!("{} ({})", client.pid, program(&client.hello.exe)))
+        .collect();
+    let more = agents.clients.len() - names.len();
+    let more =
+        if more > 0 { format!(" and {}", plural(more as u64, "other")) } else { String::new() };
+    format!("processes with an agent: {}{more}", names.join(", "))
+}

@@ -1,0 +1,239 @@
+//! The command line. This tree is the only source of flags: `--help`, completions and the man page
+//! come from it.
+
+use crate::units::{parse_duration, parse_size};
+use clap::builder::{PossibleValue, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use owlet_wire::filter::{Filter, Side};
+use owlet_wire::schema::Level;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Turn trace points on and off in running programs, record them, read them back.
+#[derive(Debug, Parser)]
+#[command(name = "owlet", version, max_term_width = 100, after_long_help = crate::exit::help(), subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// One variant a subcommand; each has its module under `commands`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show processes that can be traced, or the trace points of some.
+    ///
+    /// Without an argument: one line a process. With a PID: the trace points of that process. With a
+    /// pattern: the trace points of all processes whose name it matches.
+    List(ListArgs),
+    /// Record trace points of running processes, or of a command, into a trace directory.
+    ///
+    /// Ends by Ctrl-C, after --duration, or when the processes have ended. The last line on stderr
+    /// always says how many events were recorded and how many were lost, and why.
+    #[command(after_long_help = filter_help())]
+    Record(RecordArgs),
+    /// Switch trace points on in the running recordings of processes.
+    Enable(ToggleArgs),
+    /// Switch trace points off in the running recordings of processes.
+    Disable(ToggleArgs),
+    /// Print a trace's events, merged by time.
+    #[command(after_long_help = filter_help())]
+    Report(ReportArgs),
+    /// Print counts, rates and span latencies of a trace.
+    Stat(StatArgs),
+    /// Convert a trace for another tool.
+    Export(ExportArgs),
+    /// Repair a trace whose recorder was killed, so that strict readers accept it.
+    Recover(RecoverArgs),
+    /// Say what this machine can do, and what is in the way.
+    Doctor(JsonArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
+    /// Print the man page.
+    Man,
+    /// Start an instrumented server, record it live, and show the result.
+    Demo(DemoArgs),
+    /// The server that `demo` starts.
+    #[command(hide = true)]
+    DemoServer(DemoServerArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// A process, or a pattern over trace points' names (`*` and `?` match any characters).
+    #[arg(value_name = "PID|PATTERN")]
+    pub(crate) what: Option<String>,
+    #[command(flatten)]
+    pub(crate) json: JsonFlag,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecordArgs {
+    /// The trace directory to create; default: owlet-trace-NAME-TIME here.
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+    /// Record trace points whose name matches (`*`, `?`); with `!` in front, leave them out.
+    /// May be given several times, the last match wins; default: all.
+    #[arg(short, long = "event", value_name = "PATTERN", value_parser = parse_pattern)]
+    pub(crate) events: Vec<String>,
+    /// Only events this severe or more so.
+    #[arg(long, value_name = "LEVEL", default_value = "trace", ignore_case = true)]
+    pub(crate) level: LevelArg,
+    /// Only events for which this holds; decided inside the traced process.
+    #[arg(long = "where", value_name = "EXPR", value_parser = parse_target_filter)]
+    pub(crate) filter: Option<String>,
+    /// Size of the ring of each CPU, as in 4M; rounded up to a power of two.
+    #[arg(long, value_name = "N", value_parser = parse_size, default_value = "1M")]
+    pub(crate) size: u64,
+    /// Stop after this time, as in 5s, 500ms or 2m.
+    #[arg(long, value_name = "T", value_parser = parse_duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Go on when a pattern matches no trace point yet: it may appear later.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Show progress even when stderr is no terminal, one line a second.
+    #[arg(long)]
+    pub(crate) progress: bool,
+    /// Processes to record.
+    #[arg(short, long = "pid", value_name = "PID", num_args = 1.., value_delimiter = ',', required_unless_present = "command", conflicts_with = "command", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Vec<u32>,
+    /// A command to start and record from its first event to its end.
+    #[arg(last = true, value_name = "CMD", num_args = 1.., value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ToggleArgs {
+    /// Trace points by name; `*` and `?` match any characters.
+    #[arg(required = true, value_name = "PATTERN", value_parser = parse_pattern)]
+    pub(crate) patterns: Vec<String>,
+    /// Only in these processes; default: all of this user.
+    #[arg(short, long = "pid", value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Vec<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// The trace directory.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// Only events for which this holds.
+    #[arg(long = "where", value_name = "EXPR", value_parser = parse_reader_filter)]
+    pub(crate) filter: Option<String>,
+    /// List the trace's event types and their fields instead of the events.
+    #[arg(long)]
+    pub(crate) fields: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonFlag,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatArgs {
+    /// The trace directory.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) json: JsonFlag,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// Write a Perfetto trace to FILE (`-` for stdout), for <https://ui.perfetto.dev>.
+    #[arg(long, value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) perfetto: PathBuf,
+    /// The trace directory.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecoverArgs {
+    /// The trace directory; repaired in place.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// How long to record.
+    #[arg(long, value_name = "T", value_parser = parse_duration, default_value = "4s")]
+    pub(crate) duration: Duration,
+    /// Where to leave the trace and the Perfetto file; default: owlet-demo-TIME here.
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoServerArgs {
+    /// Client threads.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) clients: u32,
+    /// Requests a second of each client.
+    #[arg(long, default_value_t = 400)]
+    pub(crate) rate: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JsonArgs {
+    #[command(flatten)]
+    pub(crate) json: JsonFlag,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JsonFlag {
+    /// Print JSON, one object a line.
+    #[arg(long = "json")]
+    pub(crate) on: bool,
+}
+
+/// A level as an argument.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LevelArg(pub(crate) Level);
+
+impl ValueEnum for LevelArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        use Level::{Debug, Error, Info, Trace, Warn};
+        &[Self(Error), Self(Warn), Self(Info), Self(Debug), Self(Trace)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(crate::names::level(self.0)))
+    }
+}
+
+fn parse_pattern(text: &str) -> Result<String, String> {
+    let pattern = text.strip_prefix('!').unwrap_or(text);
+    if pattern.is_empty() {
+        Err("a pattern cannot be empty; `*` matches everything".into())
+    } else if pattern.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        Err("trace points have no spaces in their names; give -e once for each pattern".into())
+    } else {
+        Ok(text.into())
+    }
+}
+
+fn parse_target_filter(text: &str) -> Result<String, String> {
+    check_filter(text, Side::Target)
+}
+
+fn parse_reader_filter(text: &str) -> Result<String, String> {
+    check_filter(text, Side::Reader)
+}
+
+fn check_filter(text: &str, side: Side) -> Result<String, String> {
+    let checked = Filter::parse(text).and_then(|filter| filter.validate(side));
+    checked.map(|()| text.to_string()).map_err(|error| match error.hint.as_str() {
+        "" => error.to_string(),
+        hint => format!("{error}\nhint: {hint}"),
+    })
+}
+
+fn filter_help() -> String {
+    format!("{}\n\n{}", owlet_wire::filter::HELP.trim_end(), crate::exit::help())
+}

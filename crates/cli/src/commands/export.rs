@@ -1,0 +1,69 @@
+//! `owlet export --perfetto FILE DIR`.
+
+use super::summary::problems;
+use crate::args::ExportArgs;
+use crate::error::{Failure, Result, reason, show};
+use crate::exit::Exit;
+use crate::recorder::sink::store_failure;
+use crate::text::count;
+use owlet_analyze::Trace;
+use owlet_export::perfetto::{self, Error};
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
+    let trace = Trace::open(&args.dir).map_err(store_failure)?;
+    problems(trace.problems().iter());
+    if args.perfetto == Path::new("-") {
+        let stdout = std::io::stdout();
+        if stdout.is_terminal() {
+            return Err(Failure::with(
+                Exit::Usage,
+                "a Perfetto trace is binary: not written to a terminal",
+            )
+            .hint("name a file, or redirect stdout"));
+        }
+        write(&trace, &mut stdout.lock()).map_err(|error| match error {
+            Error::Read(error) => store_failure(error),
+            Error::Write(error) => Failure::stdout(&error),
+        })?;
+        return Ok(Exit::Done);
+    }
+    to_file(&trace, &args.perfetto)
+}
+
+/// Writes beside the file and renames: what was there stays whole until the export is.
+pub(crate) fn to_file(trace: &Trace, path: &Path) -> Result<Exit> {
+    let failed = |error: std::io::Error| Failure::at("cannot write", path, reason(&error));
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let mut file = File::create(&partial).map_err(failed)?;
+    let written = write(trace, &mut file).map_err(|error| match error {
+        Error::Read(error) => store_failure(error),
+        Error::Write(error) => failed(error),
+    });
+    let written = written
+        .and_then(|summary| std::fs::rename(&partial, path).map(|()| summary).map_err(failed));
+    let summary = written.inspect_err(|_| {
+        // The half-written file helps nobody; if it stays, the message above is still the one to tell.
+        let _ = std::fs::remove_file(&partial);
+    })?;
+    let slices = summary.thread_slices + summary.async_slices;
+    eprintln!(
+        "wrote {} slices and {} instants to {}; open it at https://ui.perfetto.dev",
+        count(slices),
+        count(summary.instants),
+        show(path)
+    );
+    Ok(Exit::Done)
+}
+
+fn write(trace: &Trace, out: &mut impl Write) -> std::result::Result<perfetto::Summary, Error> {
+    let mut out = BufWriter::with_capacity(1 << 20, out);
+    let summary = perfetto::write(trace, None, &mut out)?;
+    out.flush()?;
+    Ok(summary)
+}

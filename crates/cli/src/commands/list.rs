@@ -1,0 +1,177 @@
+//! `owlet list`: processes with an agent, or trace points.
+
+use crate::agents::{self, Agents};
+use crate::args::ListArgs;
+use crate::client::Client;
+use crate::error::{Failure, Result};
+use crate::exit::Exit;
+use crate::names;
+use crate::out::Out;
+use crate::text::{command_line, count, escape, program};
+use owlet_wire::control::TracepointInfo;
+use serde_json::json;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &ListArgs) -> Result<Exit> {
+    match args.what.as_deref().map(|what| (what, what.parse::<u32>())) {
+        None => processes(args.json.on),
+        Some((_, Ok(pid))) => {
+            let clients = agents::of(&[pid])?;
+            points(&clients, "*", args.json.on, &agents::describe(pid))
+        }
+        Some((pattern, Err(_))) => {
+            let agents = agents::all()?;
+            warn(&agents);
+            points(&agents.clients, pattern, args.json.on, "any process of yours")
+        }
+    }
+}
+
+fn processes(json: bool) -> Result<Exit> {
+    let agents = agents::all()?;
+    let mut out = Out::new();
+    if json {
+        for client in &agents.clients {
+            out.json(&process_json(client))?;
+        }
+    } else if !agents.clients.is_empty() {
+        out.line(format_args!(
+            "{:>8} {:>6} {:>8} {:<8} COMMAND",
+            "PID", "POINTS", "SESSIONS", "BACKEND"
+        ))?;
+        for client in &agents.clients {
+            out.line(format_args!("{}", process_line(client)))?;
+        }
+    }
+    out.finish()?;
+    warn(&agents);
+    if !agents.clients.is_empty() {
+        return Ok(Exit::Done);
+    }
+    if agents.troubled.is_empty() {
+        Err(Failure::with(Exit::Nothing, "no process of yours has an agent")
+            .hint("call `owlet::init()` in the program's main, or try `owlet demo`"))
+    } else {
+        Err(Failure::silent(Exit::Refused))
+    }
+}
+
+/// Says on stderr which agents could not be asked.
+fn warn(agents: &Agents) {
+    for (pid, error) in &agents.troubled {
+        let failure = agents::explain(*pid, error);
+        eprintln!("warning: {}", failure.message);
+    }
+}
+
+fn process_line(client: &Client) -> String {
+    let hello = &client.hello;
+    let command = match command_line(&hello.args) {
+        args if args.is_empty() => program(&hello.exe),
+        args => args,
+    };
+    let inside = if hello.pid == client.pid {
+        String::new()
+    } else {
+        format!(" (pid {} inside)", hello.pid)
+    };
+    let (pid, points, sessions) = (client.pid, hello.tracepoints, hello.sessions);
+    let backend = escape(hello.backend.as_bytes());
+    format!("{pid:>8} {points:>6} {sessions:>8} {backend:<8} {command}{inside}")
+}
+
+fn process_json(client: &Client) -> serde_json::Value {
+    let hello = &client.hello;
+    let words: Vec<_> =
+        hello.args.strip_suffix(b"\0").unwrap_or(&hello.args).split(|&b| b == 0).collect();
+    let words: Vec<_> = words.into_iter().map(String::from_utf8_lossy).collect();
+    json!({
+        "pid": client.pid,
+        "pid_inside": hello.pid,
+        "ppid_inside": hello.ppid,
+        "exe": String::from_utf8_lossy(&hello.exe),
+        "args": words,
+        "tracepoints": hello.tracepoints,
+        "sessions": hello.sessions,
+        "backend": hello.backend,
+        "backend_why": hello.backend_why,
+        "site": hello.site,
+        "owlet": hello.version,
+    })
+}
+
+fn points(clients: &[Client], pattern: &str, json: bool, whose: &str) -> Result<Exit> {
+    let mut out = Out::new();
+    let mut found = false;
+    let mut names = Vec::new();
+    for client in clients {
+        let all = client.list("*").map_err(|error| agents::explain(client.pid, &error))?;
+        let (mut chosen, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|point| owlet_wire::config::glob(pattern, &point.name));
+        chosen.sort_by(|a, b| a.name.cmp(&b.name));
+        found |= !chosen.is_empty();
+        if json {
+            for point in &chosen {
+                out.json(&point_json(client, point))?;
+            }
+        } else if !chosen.is_empty() {
+            if clients.len() > 1 || pattern != "*" {
+                out.line(format_args!("{} ({}):", client.pid, program(&client.hello.exe)))?;
+            }
+            table(&mut out, &chosen)?;
+        }
+        names.extend(others.into_iter().map(|point| point.name));
+    }
+    out.finish()?;
+    if found {
+        return Ok(Exit::Done);
+    }
+    if names.is_empty() {
+        return Err(Failure::with(Exit::Nothing, format!("{whose} has no trace points")));
+    }
+    Err(super::patterns::unmatched(&[pattern], names.iter().map(String::as_str), whose))
+}
+
+fn table(out: &mut Out, points: &[TracepointInfo]) -> Result<()> {
+    let name = |point: &TracepointInfo| escape(point.name.as_bytes());
+    let width = points.iter().map(|point| name(point).chars().count()).max().unwrap_or(0).max(11);
+    out.line(format_args!("STATE {:>12} LEVEL {:<width$} FIELDS", "HITS", "TRACE POINT"))?;
+    for point in points {
+        let state = if point.enabled { "on" } else { "off" };
+        let style = match (out.color(), point.enabled) {
+            (true, true) => anstyle::AnsiColor::Green.on_default().bold(),
+            _ => anstyle::Style::new(),
+        };
+        let (hits, level) = (count(point.hits), names::level(point.level));
+        let kind = match point.kind {
+            owlet_wire::schema::Kind::Event => String::new(),
+            kind => format!(" [{}]", names::kind(kind)),
+        };
+        out.line(format_args!(
+            "{style}{state:<5}{style:#} {hits:>12} {level:<5} {:<width$} {}{kind}",
+            name(point),
+            names::fields(&point.fields),
+        ))?;
+    }
+    Ok(())
+}
+
+fn point_json(client: &Client, point: &TracepointInfo) -> serde_json::Value {
+    let fields: Vec<_> = point
+        .fields
+        .iter()
+        .map(|field| json!({ "name": field.name, "type": names::ty(&field.ty) }))
+        .collect();
+    json!({
+        "pid": client.pid,
+        "name": point.name,
+        "kind": names::kind(point.kind),
+        "level": names::level(point.level),
+        "enabled": point.enabled,
+        "hits": point.hits,
+        "file": point.file,
+        "line": point.line,
+        "doc": point.doc,
+        "fields": fields,
+    })
+}

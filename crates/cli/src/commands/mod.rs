@@ -1,0 +1,38 @@
+//! One module a subcommand.
+
+mod completions;
+mod demo;
+mod doctor;
+mod export;
+mod list;
+mod patterns;
+mod record;
+mod recover;
+mod report;
+mod stat;
+mod summary;
+mod toggle;
+mod verdict;
+
+use crate::args::Command;
+use crate::error::Result;
+use crate::exit::Exit;
+
+/// Runs one subcommand to its exit status.
+pub(crate) fn run(command: Command) -> Result<Exit> {
+    match command {
+        Command::List(args) => list::run(&args),
+        Command::Record(args) => record::run(&args),
+        Command::Enable(args) => toggle::run(&args, true),
+        Command::Disable(args) => toggle::run(&args, false),
+        Command::Report(args) => report::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Recover(args) => recover::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man => completions::man(),
+        Command::Demo(args) => demo::run(&args),
+        Command::DemoServer(args) => demo::serve(&args),
+    }
+}

@@ -1,0 +1,97 @@
+//! Patterns on the command line against the trace points that are there.
+
+use crate::error::Failure;
+use crate::exit::Exit;
+use crate::text::{escape, near, plural};
+use owlet_wire::config::{Rule, glob};
+use owlet_wire::control::TracepointInfo;
+use owlet_wire::schema::Level;
+
+/// The rules that patterns of `-e` stand for; `!` in front leaves out.
+pub(crate) fn rules(patterns: &[String]) -> Vec<Rule> {
+    let rule = |text: &str| match text.strip_prefix('!') {
+        Some(pattern) => Rule { pattern: pattern.into(), enable: false },
+        None => Rule { pattern: text.into(), enable: true },
+    };
+    let mut rules: Vec<_> = patterns.iter().map(|text| rule(text)).collect();
+    // "All but these" needs an all.
+    if rules.iter().all(|rule| !rule.enable) {
+        rules.insert(0, rule("*"));
+    }
+    rules
+}
+
+/// Whether the rules switch a name on: the last match wins.
+pub(crate) fn selects(rules: &[Rule], name: &str) -> bool {
+    rules.iter().rev().find(|rule| glob(&rule.pattern, name)).is_some_and(|rule| rule.enable)
+}
+
+/// Why nothing of `points` would be recorded, or `None` when something would. `whose` reads like
+/// "process 12 (server)".
+pub(crate) fn nothing_selected(
+    rules: &[Rule],
+    level: Level,
+    points: &[TracepointInfo],
+    whose: &str,
+) -> Option<Failure> {
+    let chosen: Vec<_> = points.iter().filter(|point| selects(rules, &point.name)).collect();
+    if chosen.iter().any(|point| point.level <= level) {
+        return None;
+    }
+    if points.is_empty() {
+        return Some(
+            Failure::with(Exit::Nothing, format!("{whose} has no trace points yet"))
+                .hint("trace points appear when their code is first reached; use --wait to record them then"),
+        );
+    }
+    if !chosen.is_empty() {
+        let most = chosen.iter().map(|point| point.level).min().unwrap_or(Level::Trace);
+        let (most, level) = (crate::names::level(most), crate::names::level(level));
+        let n = plural(chosen.len() as u64, "trace point");
+        return Some(
+            Failure::with(
+                Exit::Nothing,
+                format!("{n} of {whose} would match, but none is of level {level} or more severe"),
+            )
+            .hint(format!("the most severe of them is of level {most}: use --level {most}")),
+        );
+    }
+    Some(unmatched(&wanted(rules), points.iter().map(|point| point.name.as_str()), whose))
+}
+
+/// The failure for patterns that match no name, with the nearest names.
+pub(crate) fn unmatched<'a>(
+    patterns: &[&str],
+    names: impl Iterator<Item = &'a str> + Clone,
+    whose: &str,
+) -> Failure {
+    let shown: Vec<_> =
+        patterns.iter().map(|pattern| format!("'{}'", escape(pattern.as_bytes()))).collect();
+    let mut closest: Vec<&str> = Vec::new();
+    for pattern in patterns {
+        for name in near(pattern, names.clone()) {
+            if !closest.contains(&name) {
+                closest.push(name);
+            }
+        }
+    }
+    closest.truncate(3);
+    let failure = Failure::with(
+        Exit::Nothing,
+        format!("no trace point of {whose} matches {}", shown.join(", ")),
+    );
+    if closest.is_empty() {
+        return failure
+            .hint("`owlet list PID` shows the trace points there are; `*` matches any characters");
+    }
+    let closest: Vec<_> = closest.iter().map(|name| escape(name.as_bytes())).collect();
+    failure.hint(format!("the closest names: {}", closest.join(", ")))
+}
+
+fn wanted(rules: &[Rule]) -> Vec<&str> {
+    rules.iter().filter(|rule| rule.enable).map(|rule| rule.pattern.as_str()).collect()
+}
+
+#[cfg(test)]
+#[path = "patterns_tests.rs"]
+mod tests;

@@ -1,0 +1,68 @@
+use super::*;
+use owlet_wire::schema::Kind;
+
+fn point(name: &str, level: Level) -> TracepointInfo {
+    TracepointInfo {
+        name: name.into(),
+        kind: Kind::Event,
+        level,
+        file: String::new(),
+        line: 0,
+        doc: String::new(),
+        fields: Vec::new(),
+        enabled: false,
+        hits: 0,
+    }
+}
+
+fn check(patterns: &[&str], level: Level) -> Option<(String, String)> {
+    let points = [
+        point("demo:tick", Level::Info),
+        point("demo:tock", Level::Debug),
+        point("http:get", Level::Trace),
+    ];
+    let patterns: Vec<_> = patterns.iter().map(ToString::to_string).collect();
+    let failure = nothing_selected(&rules(&patterns), level, &points, "process 1 (x)")?;
+    assert_eq!(failure.exit, Exit::Nothing);
+    Some((failure.message, failure.hint.unwrap()))
+}
+
+#[test]
+fn the_last_match_wins() {
+    let rules = rules(&["demo:*".into(), "!demo:to*".into(), "demo:tock".into()]);
+    for (name, on) in
+        [("demo:tick", true), ("demo:tock", true), ("demo:toast", false), ("http:get", false)]
+    {
+        assert_eq!(selects(&rules, name), on, "{name}");
+    }
+    let all_but = super::rules(&["!http:*".into()]);
+    assert!(selects(&all_but, "demo:tick") && !selects(&all_but, "http:get"));
+    assert!(selects(&super::rules(&[]), "anything"));
+}
+
+#[test]
+fn u1_a_pattern_that_matches_nothing_names_the_closest() {
+    let (message, hint) = check(&["demo:tik"], Level::Trace).unwrap();
+    assert_eq!(message, "no trace point of process 1 (x) matches 'demo:tik'");
+    assert_eq!(hint, "the closest names: demo:tick, demo:tock");
+    let (_, hint) = check(&["zzzzzzzzzzzz"], Level::Trace).unwrap();
+    assert!(hint.contains("owlet list"), "{hint}");
+    assert_eq!(check(&["demo:tik", "demo:*"], Level::Trace), None);
+}
+
+#[test]
+fn u1_a_level_that_leaves_nothing_says_so() {
+    let (message, hint) = check(&["demo:*"], Level::Warn).unwrap();
+    assert_eq!(
+        message,
+        "2 trace points of process 1 (x) would match, but none is of level warn or more severe"
+    );
+    assert_eq!(hint, "the most severe of them is of level info: use --level info");
+    assert_eq!(check(&["demo:*"], Level::Info), None);
+}
+
+#[test]
+fn u1_a_program_without_trace_points_says_so() {
+    let failure = nothing_selected(&rules(&[]), Level::Trace, &[], "process 1 (x)").unwrap();
+    assert_eq!(failure.message, "process 1 (x) has no trace points yet");
+}

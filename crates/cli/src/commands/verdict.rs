@@ -1,0 +1,152 @@
+//! What is said when a recording has ended, and with which status.
+
+use crate::agents;
+use crate::error::{Failure, Result, show};
+use crate::exit::Exit;
+use crate::recorder::session::Session;
+use crate::recorder::sink::store_failure;
+use crate::recorder::{End, Recording};
+use crate::text::{count, plural};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What was known before a recording, for explaining one without events.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Before {
+    /// Hits of all trace points when the recording began.
+    pub(crate) hits: u64,
+    /// Hits when it ended; `None` when nobody could be asked any more.
+    pub(crate) hits_after: Option<u64>,
+    /// Trace points switched on by attaching.
+    pub(crate) on: u64,
+}
+
+impl Before {
+    /// With what is known at the end.
+    pub(crate) fn with_hits(self, hits_after: Option<u64>, on: u64) -> Self {
+        Self { hits_after, on, ..self }
+    }
+}
+
+/// Hits of all trace points of all processes that still answer; asked only when it is worth it.
+pub(crate) fn hits(session: &Session) -> Option<u64> {
+    if session.targets.is_empty() {
+        return None;
+    }
+    let lists = session.targets.iter().filter_map(|target| target.client.list("*").ok());
+    Some(lists.flatten().map(|point| point.hits).sum())
+}
+
+/// Tells how a recording went. The last line is always the same sentence.
+pub(crate) fn tell(
+    recording: &Recording,
+    end: End,
+    before: &Before,
+    explain: bool,
+) -> Result<Exit> {
+    let sink = &recording.sink;
+    match &end {
+        End::Command(status) if !status.success() => eprintln!("the command {}", words(*status)),
+        End::TargetsEnded => eprintln!("every recorded process has ended"),
+        _ => {}
+    }
+    if sink.bad_entries > 0 {
+        let n = plural(sink.bad_entries, "description");
+        eprintln!("warning: {n} in the session's log made no sense and were left out");
+    }
+    if sink.corrupt() > 0 {
+        let n = plural(sink.corrupt(), "byte");
+        eprintln!("warning: {n} in the rings were no records and were skipped");
+    }
+    let mut exit = match &end {
+        End::Command(status) => status_exit(*status),
+        _ => Exit::Done,
+    };
+    if sink.events == 0 {
+        if explain {
+            nothing(recording, before);
+        }
+        if exit == Exit::Done {
+            exit = Exit::Empty;
+        }
+    }
+    if let End::Unwritable(error) = end {
+        let failure = store_failure(error);
+        Failure { message: format!("recording ended early: {}", failure.message), ..failure }
+            .report();
+        exit = Exit::Failure;
+    }
+    let n = plural(sink.events, "event");
+    eprintln!("recorded {n}, lost {} in {}", sink.losses, show(sink.dir()));
+    Ok(exit)
+}
+
+/// Why there is no event.
+fn nothing(recording: &Recording, before: &Before) {
+    let (sink, joined) = (&recording.sink, recording.session.joined as u64);
+    let lost = sink.losses.total();
+    if lost > 0 {
+        eprintln!("warning: no event was recorded: all {} were lost", count(lost));
+        eprintln!("hint: choose larger rings with --size");
+        return;
+    }
+    if joined == 0 && sink.processes == 0 {
+        eprintln!("warning: no event was recorded: no process joined the session");
+        eprintln!(
+            "hint: the command must call `owlet::init()`; set-user-id programs cannot be recorded"
+        );
+        return;
+    }
+    let points = if before.on > 0 {
+        plural(before.on, "trace point")
+    } else {
+        plural(sink.schemas, "trace point")
+    };
+    let processes = plural(joined.max(sink.processes), "process");
+    let hits = before.hits_after.map(|after| after.saturating_sub(before.hits));
+    let hits_text =
+        hits.map_or_else(|| "hits unknown".to_string(), |hits| format!("hits {}", count(hits)));
+    eprintln!("warning: no event was recorded: {points} on in {processes}, {hits_text}");
+    match hits {
+        Some(hits) if hits > 0 => {
+            eprintln!("hint: the trace points were hit, but --where let nothing pass")
+        }
+        _ => eprintln!(
+            "hint: the code at these trace points did not run meanwhile; `owlet list PID` shows all"
+        ),
+    }
+}
+
+fn words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with status {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+/// A command's own status is passed on, as the shell would show it.
+fn status_exit(status: ExitStatus) -> Exit {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    match u8::try_from(code & 0xff) {
+        Ok(0) | Err(_) => Exit::Done,
+        Ok(code) => Exit::Command(code),
+    }
+}
+
+/// A command that outlives its recording goes on: we never kill what we trace. One that is ending
+/// (Ctrl-C reaches it too) gets a moment, so that the prompt comes after its last words.
+pub(crate) fn leave(child: &mut Child, end: &End) {
+    if matches!(end, End::Signal) {
+        let until = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < until {
+            if let Ok(Some(_)) = child.try_wait() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    eprintln!("{} goes on without being recorded", agents::describe(child.id()));
+}

@@ -1,0 +1,242 @@
+//! Recording: one session, its processes, and the directory their events go to.
+//!
+//! One thread does everything: it sleeps in `poll` until a ring has filled to a quarter, a process
+//! came or went, a signal arrived or a tenth of a second has passed; then it drains. Nothing a traced
+//! process does or omits can hold it up: answers are waited for at the beginning and the end only,
+//! each for a second, all at once.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`session`] | the segment and the processes in it |
+//! | [`sink`] | rings to directory |
+//! | [`losses`] | what was lost, by cause |
+//! | [`clock`] | which clock, and how its ticks become time |
+//! | [`rendezvous`] | processes that inherit the session |
+//! | [`stop`] | signals |
+//! | [`progress`] | the line shown meanwhile |
+
+pub(crate) mod clock;
+pub(crate) mod losses;
+pub(crate) mod progress;
+pub(crate) mod rendezvous;
+pub(crate) mod session;
+pub(crate) mod sink;
+pub(crate) mod stop;
+
+use crate::agents;
+use crate::client::ClientError;
+use crate::error::{Failure, Result, reason};
+use clock::SessionClock;
+use owlet_ring::{Notifier, NotifierOptions, RingSet, Waiter, WakeFd, Watermark};
+use owlet_store::{StoreError, TraceMeta};
+use progress::{Progress, Standing};
+use rendezvous::Rendezvous;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use session::Session;
+use sink::Sink;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stop::Stop;
+
+/// Rings wake the recorder at this filling; the rest is room for what comes until it runs.
+const WATERMARK: Watermark = Watermark::percent(25);
+/// Events of a slow trickle reach the disk this soon; what a killed recorder loses, too.
+const DRAIN_EVERY: Duration = Duration::from_millis(100);
+const REFINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Why a recording ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// SIGINT, SIGTERM or SIGHUP.
+    Signal,
+    /// The time asked for has passed.
+    Duration,
+    /// No process is left.
+    TargetsEnded,
+    /// The command that was started ended.
+    Command(ExitStatus),
+    /// The directory takes no more.
+    Unwritable(StoreError),
+}
+
+/// A recording under way.
+pub(crate) struct Recording {
+    pub(crate) session: Session,
+    pub(crate) sink: Sink,
+    rendezvous: Option<Rendezvous>,
+    child: Option<Child>,
+    /// Readable when the child has ended; absent on kernels without pidfd, where the next round sees it.
+    child_fd: Option<OwnedFd>,
+    clock: SessionClock,
+    stop: Stop,
+    wake: WakeFd,
+    // Stops with the recording.
+    _notifier: Notifier,
+    progress: Progress,
+    refined: Instant,
+}
+
+/// What a [`Recording`] is made of.
+pub(crate) struct Parts<'a> {
+    pub(crate) session: Session,
+    pub(crate) clock: SessionClock,
+    pub(crate) rendezvous: Option<Rendezvous>,
+    pub(crate) dir: &'a Path,
+    pub(crate) description: String,
+    pub(crate) stop: Stop,
+    pub(crate) progress: bool,
+}
+
+impl Recording {
+    /// Begins the trace directory and everything that wakes the recorder.
+    pub(crate) fn begin(parts: Parts<'_>) -> Result<Self> {
+        let Parts { session, clock, rendezvous, dir, description, stop, progress } = parts;
+        let segment = &session.segment;
+        let failed = |what: &str, error: std::io::Error| {
+            Failure::new(format!("cannot {what}: {}", reason(&error)))
+        };
+        let notifier = Notifier::start(segment, &NotifierOptions::default())
+            .map_err(|error| failed("start the notifier thread", error))?;
+        let wake = Waiter::new(Arc::clone(segment))
+            .wake_fd(RingSet::All, WATERMARK)
+            .map_err(|error| failed("wait for the rings", error))?;
+        let meta = TraceMeta { description, ..TraceMeta::new(clock.info()) };
+        let sink = Sink::create(segment, dir, &meta)?;
+        let progress = Progress::new(progress);
+        let refined = Instant::now();
+        Ok(Self {
+            session,
+            sink,
+            rendezvous,
+            child: None,
+            child_fd: None,
+            clock,
+            stop,
+            wake,
+            _notifier: notifier,
+            progress,
+            refined,
+        })
+    }
+
+    /// The command whose end ends the recording.
+    pub(crate) fn follow(&mut self, child: Child) {
+        self.child_fd = owlet_sys::process::pidfd_open(child.id()).ok();
+        self.child = Some(child);
+    }
+
+    /// Records until something ends it.
+    pub(crate) fn run(&mut self, duration: Option<Duration>) -> Result<End> {
+        let deadline = duration.map(|duration| Instant::now() + duration);
+        loop {
+            self.sleep(deadline)?;
+            self.wake.rearm();
+            if let Err(error) = self.sink.drain(false) {
+                return Ok(End::Unwritable(error));
+            }
+            self.meet();
+            if let Some(end) = self.ended(deadline)? {
+                return Ok(end);
+            }
+            if self.refined.elapsed() >= REFINE_EVERY {
+                self.refined = Instant::now();
+                if let Err(error) = self.sink.set_clock(self.clock.refine()) {
+                    return Ok(End::Unwritable(error));
+                }
+            }
+            self.progress.show(&self.standing());
+        }
+    }
+
+    /// Ends the session everywhere, drains what is left and ends the directory. The child, if it
+    /// still runs, is handed back.
+    pub(crate) fn end(&mut self, end: End) -> (End, Option<Child>) {
+        self.progress.clear();
+        for (pid, error) in self.session.end() {
+            let failure = agents::explain(pid, &error);
+            self.progress.note(&format!("warning: {}", failure.message));
+        }
+        let mut end = end;
+        let mut failed = self.sink.drain(true).err();
+        failed = failed.or(self.sink.set_clock(self.clock.refine()).err());
+        failed = failed.or(self.sink.finish().err());
+        if let Some(error) = failed
+            && !matches!(end, End::Unwritable(_))
+        {
+            end = End::Unwritable(error);
+        }
+        (end, self.child.take())
+    }
+
+    /// Takes the directory away again: nothing ran.
+    pub(crate) fn discard(self) {
+        self.sink.discard();
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            events: self.sink.events,
+            lost: self.sink.losses.total(),
+            bytes: self.sink.bytes,
+            processes: self.session.targets.len(),
+        }
+    }
+
+    fn sleep(&self, deadline: Option<Instant>) -> Result<()> {
+        let mut fds = vec![self.stop.poll_fd(), PollFd::new(&self.wake, PollFlags::IN)];
+        fds.extend(self.rendezvous.as_ref().map(Rendezvous::poll_fd));
+        fds.extend(
+            self.session.targets.iter().map(|target| PollFd::new(&target.client, PollFlags::IN)),
+        );
+        fds.extend(self.child_fd.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let mut timeout = DRAIN_EVERY;
+        if let Some(deadline) = deadline {
+            timeout = timeout.min(deadline.saturating_duration_since(Instant::now()));
+        }
+        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(Failure::new(format!("cannot poll: {}", reason(&error.into())))),
+        }
+    }
+
+    /// Lets processes come and go.
+    fn meet(&mut self) {
+        if let Some(rendezvous) = &self.rendezvous {
+            rendezvous.accept();
+            for greeted in rendezvous.joined() {
+                match greeted {
+                    Ok(client) => self.session.join(client),
+                    // Ended or stopped already: it recorded without us.
+                    Err((_, ClientError::Gone | ClientError::Silent)) => {}
+                    Err((pid, error)) => {
+                        let failure = agents::explain(pid, &error);
+                        self.progress.note(&format!("warning: {}", failure.message));
+                    }
+                }
+            }
+        }
+        self.session.reap();
+    }
+
+    fn ended(&mut self, deadline: Option<Instant>) -> Result<Option<End>> {
+        if self.stop.requested() {
+            return Ok(Some(End::Signal));
+        }
+        if let Some(child) = &mut self.child {
+            let status = child.try_wait().map_err(|error| {
+                Failure::new(format!("cannot wait for the command: {}", reason(&error)))
+            })?;
+            if let Some(status) = status {
+                self.child = None;
+                return Ok(Some(End::Command(status)));
+            }
+        } else if self.session.targets.is_empty() {
+            return Ok(Some(End::TargetsEnded));
+        }
+        Ok(deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| End::Duration))
+    }
+}

@@ -1,0 +1,74 @@
+//! Where processes that inherited the session announce themselves. They record from their first
+//! instruction without waiting for us; the connection only lets us reach them.
+
+use crate::client::{self, Client, ClientError};
+use crate::error::{Failure, Result, reason};
+use crate::sockets;
+use rustix::event::{PollFd, PollFlags};
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+/// A process, or the pid of one that would not shake hands.
+type Greeted = std::result::Result<Client, (u32, ClientError)>;
+
+/// A listening socket, removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Rendezvous {
+    listener: UnixListener,
+    pub(crate) path: PathBuf,
+    greeted: (Sender<Greeted>, Receiver<Greeted>),
+}
+
+impl Rendezvous {
+    /// Listens in the socket directory, under a name that is no agent's.
+    pub(crate) fn new() -> Result<Self> {
+        let dir = sockets::make_own_dir()?;
+        let path = dir.join(format!("recorder-{}.sock", std::process::id()));
+        // A dead recorder with our pid may have left it.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .map_err(|error| Failure::at("cannot listen at", &path, reason(&error)))?;
+        Ok(Self { listener, path, greeted: channel() })
+    }
+
+    /// What to poll for.
+    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::new(&self.listener, PollFlags::IN)
+    }
+
+    /// Takes what has come; shakes hands aside, so that a slow process delays no draining.
+    pub(crate) fn accept(&self) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // No descriptor left, most likely. The caller must not spin on it.
+                Err(_) => return thread::sleep(Duration::from_millis(10)),
+            };
+            let done = self.greeted.0.clone();
+            let greet = move || {
+                let pid = client::peer(&stream).unwrap_or(0);
+                // Nobody receives any more once the recording is over.
+                let _ = done.send(Client::greet(stream).map_err(|error| (pid, error)));
+            };
+            // Without a thread the process stays recorded, only out of reach.
+            let _ = thread::Builder::new().name("owlet-greet".into()).spawn(greet);
+        }
+    }
+
+    /// Processes that have shaken hands since the last call.
+    pub(crate) fn joined(&self) -> impl Iterator<Item = Greeted> + '_ {
+        self.greeted.1.try_iter()
+    }
+}
+
+impl Drop for Rendezvous {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

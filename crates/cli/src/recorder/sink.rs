@@ -1,0 +1,237 @@
+//! From the rings into the trace directory.
+//!
+//! Each round drains every ring first and reads the segment's log after that: an event's schema is
+//! in the log before the event is in a ring, so whatever a ring gave up has its schema by then.
+//! Nothing that comes out of the segment is trusted. The ring's reader checks lengths, the trace
+//! writer checks ids and fields, and an entry of the log that makes no sense is counted and left out.
+
+use super::losses::Losses;
+use crate::error::{Failure, Result, show};
+use owlet_ring::{Drained, LOSS_REASONS, LogCursor, Reader, RingReader, Segment};
+use owlet_store::{
+    ClockInfo, ErrorKind, PacketInfo, StoreError, StreamName, TraceMeta, TraceWriter,
+};
+use owlet_wire::entry::{self, Entry};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Cause of loss of records whose bytes fit no schema.
+pub(crate) const MALFORMED: &str = "malformed";
+/// Cause of loss of records that were drained but could not be written.
+pub(crate) const UNWRITTEN: &str = "not_written";
+
+struct Ring {
+    reader: RingReader,
+    stream: StreamName,
+    cpu: u32,
+    records: Vec<u8>,
+    drained: Drained,
+    /// Losses as the last packet told them.
+    told: u64,
+}
+
+/// Drains one session into one directory.
+pub(crate) struct Sink {
+    segment: Arc<Segment>,
+    rings: Vec<Ring>,
+    cursor: LogCursor,
+    /// Gone once writing has failed or ended.
+    trace: Option<TraceWriter>,
+    dir: PathBuf,
+    pub(crate) losses: Losses,
+    pub(crate) events: u64,
+    pub(crate) bytes: u64,
+    /// Entries of the log that are none.
+    pub(crate) bad_entries: u64,
+    /// Schemas learnt.
+    pub(crate) schemas: u64,
+    /// Processes learnt.
+    pub(crate) processes: u64,
+}
+
+impl Sink {
+    /// Begins the trace directory.
+    pub(crate) fn create(segment: &Arc<Segment>, dir: &Path, meta: &TraceMeta) -> Result<Self> {
+        let trace = TraceWriter::create(dir, meta).map_err(store_failure)?;
+        let reader = Reader::new(Arc::clone(segment));
+        let rings =
+            (0..reader.rings()).filter_map(|at| reader.ring(at).map(|r| Ring::new(r, segment)));
+        Ok(Self {
+            segment: Arc::clone(segment),
+            rings: rings.collect(),
+            cursor: LogCursor::default(),
+            trace: Some(trace),
+            dir: dir.to_owned(),
+            losses: Losses::default(),
+            events: 0,
+            bytes: 0,
+            bad_entries: 0,
+            schemas: 0,
+            processes: 0,
+        })
+    }
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Bytes of ring content that were no records.
+    pub(crate) fn corrupt(&self) -> u64 {
+        self.rings.iter().fold(0, |sum, ring| sum.saturating_add(ring.drained.corrupt))
+    }
+
+    /// Moves everything that is in the rings now into the directory; `last` tells what was lost
+    /// since the last packet of each stream, too.
+    ///
+    /// # Errors
+    /// When the directory takes no more. What was drained and not written counts as lost, and so
+    /// does what later rounds drain.
+    pub(crate) fn drain(&mut self, last: bool) -> std::result::Result<(), StoreError> {
+        for ring in &mut self.rings {
+            ring.records.clear();
+            ring.drained = ring.reader.drain(&mut ring.records);
+            for reason in LOSS_REASONS {
+                let lost = ring.drained.lost.get(reason.loss.index()).copied().unwrap_or(0);
+                self.losses.set(ring.stream, reason.name, lost);
+            }
+        }
+        let Some(mut trace) = self.trace.take() else {
+            self.forget(0);
+            return Ok(());
+        };
+        self.read_log(&mut trace)?;
+        let written = self.write(&mut trace, last);
+        if written.is_ok() {
+            self.bytes = trace.summary().bytes;
+            self.trace = Some(trace);
+        }
+        written
+    }
+
+    /// Removes the files of a trace without events, and the directory if that empties it.
+    pub(crate) fn discard(mut self) {
+        drop(self.trace.take());
+        // Whatever stays is an empty trace, which misleads nobody.
+        for name in ["metadata", ".owlet", "threads"] {
+            let _ = std::fs::remove_file(self.dir.join(name));
+        }
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+
+    /// Stores a better measurement of the clock.
+    pub(crate) fn set_clock(&mut self, clock: ClockInfo) -> std::result::Result<(), StoreError> {
+        self.trace.as_mut().map_or(Ok(()), |trace| trace.set_clock(clock))
+    }
+
+    /// Ends the directory.
+    pub(crate) fn finish(&mut self) -> std::result::Result<(), StoreError> {
+        let Some(mut trace) = self.trace.take() else { return Ok(()) };
+        trace.set_losses(&self.losses.to_store())?;
+        self.bytes = trace.finish()?.bytes;
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        trace: &mut TraceWriter,
+        last: bool,
+    ) -> std::result::Result<(), StoreError> {
+        for at in 0..self.rings.len() {
+            if let Err(error) = self.write_ring(trace, at, last) {
+                self.forget(at);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_ring(
+        &mut self,
+        trace: &mut TraceWriter,
+        at: usize,
+        last: bool,
+    ) -> std::result::Result<(), StoreError> {
+        let Some(ring) = self.rings.get_mut(at) else { return Ok(()) };
+        let discarded = ring.drained.lost.iter().fold(0_u64, |sum, n| sum.saturating_add(*n));
+        // A packet without records would bound the times of records that are just being written;
+        // at the end there are none.
+        if ring.records.is_empty() && !(last && discarded > ring.told) {
+            return Ok(());
+        }
+        let now = self.segment.now();
+        let (begin, end) = if ring.records.is_empty() {
+            (now, now)
+        } else {
+            (ring.drained.first_time, ring.drained.last_time)
+        };
+        let packet = PacketInfo {
+            cpu: ring.cpu,
+            begin,
+            end,
+            discarded_total: discarded,
+            records: &ring.records,
+        };
+        let appended = trace.append_packet(ring.stream, &packet)?;
+        ring.told = discarded;
+        self.events += appended.events;
+        self.losses.add(ring.stream, MALFORMED, appended.malformed);
+        Ok(())
+    }
+
+    /// Counts what rings from `from` on have given up and nobody will write.
+    fn forget(&mut self, from: usize) {
+        for ring in self.rings.iter_mut().skip(from) {
+            self.losses.add(ring.stream, UNWRITTEN, ring.drained.events);
+            ring.drained.events = 0;
+        }
+    }
+
+    fn read_log(&mut self, trace: &mut TraceWriter) -> std::result::Result<(), StoreError> {
+        while let Some(bytes) = self.segment.log_read(&mut self.cursor) {
+            let Some(entry) = entry::decode(&bytes) else {
+                self.bad_entries += 1;
+                continue;
+            };
+            let counter = match entry {
+                Entry::Schema(..) => Some(&mut self.schemas),
+                Entry::Process(_) => Some(&mut self.processes),
+                Entry::Thread(_) => None,
+            };
+            match trace.add_entry(self.segment.now(), entry) {
+                Ok(()) => counter.map_or((), |counter| *counter += 1),
+                Err(error) if error.kind == ErrorKind::Invalid => self.bad_entries += 1,
+                Err(error) => {
+                    self.forget(0);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Ring {
+    fn new(reader: RingReader, segment: &Segment) -> Self {
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (stream, cpu) = match reader.cpu() {
+            Some(cpu) => (StreamName::cpu(number(cpu)), number(cpu)),
+            None => {
+                let slot = number(reader.index().saturating_sub(segment.cpus()));
+                (StreamName::portable(slot), slot)
+            }
+        };
+        Self { reader, stream, cpu, records: Vec::new(), drained: Drained::default(), told: 0 }
+    }
+}
+
+/// A failure of the trace directory as a failure of the command.
+pub(crate) fn store_failure(error: StoreError) -> Failure {
+    let source = error.source.as_ref().map(|source| format!(": {}", crate::error::reason(source)));
+    let message = format!("{}: {}{}", show(&error.path), error.what, source.unwrap_or_default());
+    let failure = Failure::new(message);
+    match error.hint() {
+        "" => failure,
+        hint => failure.hint(hint),
+    }
+}
