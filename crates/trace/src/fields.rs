@@ -197,11 +197,11 @@ impl FieldValue for CStrPtr<'_> {
     fn encode<'a>(&'a self, out: &mut Encoder<'a>) {
         let start = self.0.cast::<u8>();
         let mut len = 0;
-        // SAFETY: `new`'s caller keeps every byte up to the NUL mapped, and we stop there.
-        while !start.is_null()
-            && len < CSTR_MAX
-            && unsafe { start.wrapping_add(len).read_volatile() } != 0
-        {
+        while !start.is_null() && len < CSTR_MAX {
+            // SAFETY: `new`'s caller keeps every byte up to the NUL mapped, and we stop there.
+            if unsafe { start.wrapping_add(len).read_volatile() } == 0 {
+                break;
+            }
             len += 1;
         }
         encode_racing(start, len, out);

@@ -325,6 +325,14 @@ pub(crate) fn remove(id: SessionId) -> bool {
     true
 }
 
+/// Ends every session, without waiting.
+pub(crate) fn remove_all() {
+    let ids: Vec<_> = rendezvous().into_iter().map(|(id, _)| id).collect();
+    for id in ids {
+        remove(id);
+    }
+}
+
 /// Number of sessions.
 #[must_use]
 pub fn count() -> usize {

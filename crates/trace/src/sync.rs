@@ -5,7 +5,7 @@ pub(crate) mod atomic {
 }
 
 use core::cell::UnsafeCell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A mutex that is consistent in a forked child: the thread that forks holds it meanwhile.
 ///
@@ -29,6 +29,15 @@ impl<T> ForkMutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.mutex.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Before `fork`: waits for the owner.

@@ -5,7 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 owlet::event_enum! {
     /// A state.
     #[derive(PartialEq)]
-    pub enum State: u8 { Idle = 0, Busy = 1 }
+    pub enum State: u8 {
+        /// Off.
+        Idle = 0,
+        /// On.
+        Busy = 1,
+    }
 }
 
 owlet::tracepoint! {
