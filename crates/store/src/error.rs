@@ -42,11 +42,13 @@ pub struct StoreError {
     pub what: String,
     /// What the system said, if it was the system.
     pub source: Option<io::Error>,
+    /// A better hint than the kind's.
+    hint: Option<&'static str>,
 }
 
 impl StoreError {
     pub(crate) fn new(kind: ErrorKind, path: &Path, what: impl Into<String>) -> Self {
-        Self { kind, path: path.to_owned(), what: what.into(), source: None }
+        Self { kind, path: path.to_owned(), what: what.into(), source: None, hint: None }
     }
 
     pub(crate) fn io(path: &Path, what: impl Into<String>, source: io::Error) -> Self {
@@ -61,12 +63,20 @@ impl StoreError {
             | io::ErrorKind::WriteZero => ErrorKind::NoSpace,
             _ => ErrorKind::Io,
         };
-        Self { kind, path: path.to_owned(), what: what.into(), source: Some(source) }
+        Self { kind, path: path.to_owned(), what: what.into(), source: Some(source), hint: None }
+    }
+
+    pub(crate) fn with_hint(mut self, hint: &'static str) -> Self {
+        self.hint = Some(hint);
+        self
     }
 
     /// What to do, or empty.
     #[must_use]
     pub fn hint(&self) -> &'static str {
+        if let Some(hint) = self.hint {
+            return hint;
+        }
         match self.kind {
             ErrorKind::NotFound => "check the path; its parent directory must exist",
             ErrorKind::NotADirectory => "a trace is a directory: name another path",

@@ -19,11 +19,23 @@
 //! | [`error`] | what can go wrong, where, and what to do |
 //! | [`writer`] | appending |
 //! | [`reader`] | reading |
+//! | [`mod@recover`] | cutting what a killed recorder left |
+//! | `packet`, `stream`, `walk` | the packet's bytes; records into packets; packets out of files |
+//! | `tsdl` | the metadata text |
+//! | `sidecar` | `.owlet` |
+//! | `file` | appending whole units |
 
 pub mod error;
+mod events;
+mod file;
 pub mod meta;
+mod packet;
 pub mod reader;
 pub mod recover;
+mod sidecar;
+mod stream;
+mod tsdl;
+mod walk;
 pub mod writer;
 
 pub use error::{ErrorKind, StoreError};

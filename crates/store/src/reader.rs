@@ -1,13 +1,26 @@
 //! Reading a trace directory. Every byte is taken as hostile.
+//!
+//! Opening reads the sidecar and walks the packet headers; events are read later, one packet in
+//! memory for each stream that is being read. Whatever is damaged is reported as a [`Problem`] and
+//! what is whole before it is read. No length is believed before it is compared with what is there.
 
 use crate::error::{ErrorKind, StoreError};
 use crate::meta::{ClockInfo, Loss, StreamName, TraceMeta};
+use crate::packet::StreamClass;
+use crate::sidecar::{self, Fact, SIDECAR};
+use crate::walk::{Step, Walk};
+use crate::writer::METADATA;
 use owlet_wire::entry::{Process, Thread};
 use owlet_wire::record::RecordHeader;
 use owlet_wire::schema::Schema;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+pub use crate::events::EventReader;
 
 /// Something about a trace that is not as an orderly recording leaves it. What can be read is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +36,26 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at byte {}: {}", self.file, self.offset, self.message)
+    }
+}
+
+/// Problems up to a bound: a hostile file has millions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Problems {
+    pub(crate) list: Vec<Problem>,
+}
+
+/// Problems kept of one file.
+const PROBLEMS_MAX: usize = 100;
+
+impl Problems {
+    pub(crate) fn push(&mut self, file: &str, offset: u64, message: impl Into<String>) {
+        let message = match self.list.len() {
+            0..PROBLEMS_MAX => message.into(),
+            PROBLEMS_MAX => "more problems, not listed".to_owned(),
+            _ => return,
+        };
+        self.list.push(Problem { file: file.to_owned(), offset, message });
     }
 }
 
@@ -77,14 +110,18 @@ pub struct RawEvent<'a> {
 /// An open trace.
 #[derive(Debug)]
 pub struct TraceReader {
+    pub(crate) dir: PathBuf,
     meta: TraceMeta,
     schemas: BTreeMap<u32, Schema>,
     threads: Vec<ThreadRecord>,
+    /// Positions in `threads`, by time, of each (pid, tid).
+    by_thread: HashMap<(u32, u32), Vec<usize>>,
     processes: Vec<ProcessRecord>,
     losses: Vec<Loss>,
     streams: Vec<StreamInfo>,
     problems: Vec<Problem>,
     finished: bool,
+    pub(crate) sidecar_len: u64,
 }
 
 impl TraceReader {
@@ -92,9 +129,161 @@ impl TraceReader {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], `NotADirectory`, `NotATrace` (with what it looks like instead),
-    /// `Version`, `Permission`, `Corrupt`, `Io`.
+    /// `Version`, `Permission`, `Corrupt` (nothing usable in the sidecar), `Io`.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        Err(StoreError::new(ErrorKind::NotATrace, dir, "not an owlet trace"))
+        let is_dir = std::fs::metadata(dir).map(|found| found.is_dir());
+        if !is_dir.map_err(|error| StoreError::io(dir, "cannot open the trace", error))? {
+            return Err(StoreError::new(ErrorKind::NotADirectory, dir, "is no directory"));
+        }
+        let path = dir.join(SIDECAR);
+        let file = match open_plain(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(stranger(dir)),
+            Err(error) => return Err(StoreError::io(&path, "cannot open", error)),
+        };
+        let facts = sidecar::read(&path, file)?;
+        let mut trace = Self::from_facts(dir, &path, facts)?;
+        trace.walk_streams()?;
+        Ok(trace)
+    }
+
+    fn from_facts(dir: &Path, path: &Path, facts: sidecar::Facts) -> Result<Self, StoreError> {
+        let mut problems = Problems::default();
+        if let Some(message) = facts.problem {
+            problems.push(SIDECAR, facts.len, message);
+        }
+        let mut all = facts.facts.into_iter();
+        let Some(Fact::Meta(meta)) = all.next().filter(|f| clock_of(f).is_none_or(valid)) else {
+            let what = "does not begin with a description of the trace";
+            return Err(StoreError::new(ErrorKind::Corrupt, path, what));
+        };
+        let mut trace = Self {
+            dir: dir.to_owned(),
+            meta,
+            schemas: BTreeMap::new(),
+            threads: Vec::new(),
+            by_thread: HashMap::new(),
+            processes: Vec::new(),
+            losses: Vec::new(),
+            streams: Vec::new(),
+            problems: Vec::new(),
+            finished: false,
+            sidecar_len: facts.len,
+        };
+        for fact in all {
+            if let Err(message) = trace.learn(fact) {
+                problems.push(SIDECAR, facts.len, message);
+            }
+        }
+        for positions in trace.by_thread.values_mut() {
+            positions.sort_by_key(|at| trace.threads.get(*at).map(|record| record.time));
+        }
+        trace.losses.retain(|loss| loss.events > 0);
+        if !trace.finished {
+            problems.push(SIDECAR, facts.len, "the recording was not ended in order");
+        }
+        trace.problems = problems.list;
+        Ok(trace)
+    }
+
+    fn learn(&mut self, fact: Fact) -> Result<(), &'static str> {
+        match fact {
+            Fact::Meta(_) => return Err("a second description of the trace is ignored"),
+            Fact::Clock(clock) if clock.freq_hz == 0 => return Err("clock of frequency 0"),
+            Fact::Clock(clock) => self.meta.clock = clock,
+            Fact::Schema(_, schema) if schema.check().is_err() => {
+                return Err("schema over a limit");
+            }
+            Fact::Schema(id, schema) => {
+                // The first one counts: the writer takes no other for the same id.
+                self.schemas.entry(id).or_insert(schema);
+            }
+            Fact::Thread(time, thread) => {
+                let at = self.threads.len();
+                self.by_thread.entry((thread.pid, thread.tid)).or_default().push(at);
+                self.threads.push(ThreadRecord { time, thread });
+            }
+            Fact::Process(time, process) => self.processes.push(ProcessRecord { time, process }),
+            Fact::Losses(losses) => {
+                for loss in losses {
+                    let known = self
+                        .losses
+                        .iter_mut()
+                        .find(|known| known.stream == loss.stream && known.cause == loss.cause);
+                    match known {
+                        Some(known) => known.events = loss.events,
+                        None => self.losses.push(loss),
+                    }
+                }
+            }
+            Fact::Finished(_) => self.finished = true,
+        }
+        Ok(())
+    }
+
+    fn walk_streams(&mut self) -> Result<(), StoreError> {
+        let failed = |error| StoreError::io(&self.dir, "cannot list the trace", error);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.dir).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            names.extend(name.to_str().and_then(StreamName::parse));
+        }
+        names.sort_unstable();
+        for name in names {
+            let (info, problems) = self.walk(name)?;
+            self.streams.push(info);
+            self.problems.extend(problems.list);
+        }
+        Ok(())
+    }
+
+    /// Checks the packet headers of one stream.
+    fn walk(&self, name: StreamName) -> Result<(StreamInfo, Problems), StoreError> {
+        let text = name.to_string();
+        let path = self.dir.join(&text);
+        let failed = |error| StoreError::io(&path, "cannot read", error);
+        let mut info = StreamInfo { name, packets: 0, bytes: 0, begin: 0, end: 0, discarded: 0 };
+        let mut problems = Problems::default();
+        let file = match open_plain(&path) {
+            Ok(file) => file,
+            Err(error) => {
+                problems.push(&text, 0, format!("cannot be opened: {error}"));
+                return Ok((info, problems));
+            }
+        };
+        let len = file.metadata().map_err(failed)?.len();
+        let mut walk = Walk::new(StreamClass::Events, self.meta.uuid, len);
+        let mut next_seq = 0;
+        loop {
+            match walk.step(&file).map_err(failed)? {
+                Step::End => break,
+                Step::Stop(stop) => {
+                    problems.push(&text, stop.offset, stop.message);
+                    break;
+                }
+                Step::Packet(offset, packet) => {
+                    if packet.seq != next_seq {
+                        let what = format!("packet {} where {next_seq} belongs", packet.seq);
+                        problems.push(&text, offset, what);
+                    }
+                    if packet.begin < info.end {
+                        problems.push(&text, offset, "packet begins before the last one ended");
+                    }
+                    if packet.discarded < info.discarded {
+                        problems.push(&text, offset, "count of discarded events went back");
+                    }
+                    if info.packets == 0 {
+                        info.begin = packet.begin;
+                    }
+                    next_seq = packet.seq.wrapping_add(1);
+                    info.packets += 1;
+                    info.end = info.end.max(packet.end);
+                    info.discarded = info.discarded.max(packet.discarded);
+                }
+            }
+        }
+        info.bytes = walk.offset;
+        Ok((info, problems))
     }
 
     /// What the trace says of itself; its clock is the refined one.
@@ -130,8 +319,11 @@ impl TraceReader {
     /// Name of a thread as it was at `time` (or first known as, when that is earlier).
     #[must_use]
     pub fn comm(&self, pid: u32, tid: u32, time: u64) -> Option<&[u8]> {
-        let _ = (pid, tid, time);
-        None
+        let positions = self.by_thread.get(&(pid, tid))?;
+        let later = positions
+            .partition_point(|at| self.threads.get(*at).is_some_and(|known| known.time <= time));
+        let at = positions.get(later.saturating_sub(1))?;
+        self.threads.get(*at).map(|record| record.thread.comm.as_slice())
     }
 
     /// What was lost, by stream and cause; zero counts are left out.
@@ -163,50 +355,58 @@ impl TraceReader {
     /// # Errors
     /// When the stream's file cannot be opened, or there is no such stream.
     pub fn events(&self, stream: usize) -> Result<EventReader<'_>, StoreError> {
-        let _ = stream;
-        Ok(EventReader { trace: self, problems: Vec::new() })
+        let Some(info) = self.streams.get(stream) else {
+            let what = format!("has no stream number {stream}");
+            return Err(StoreError::new(ErrorKind::Invalid, &self.dir, what));
+        };
+        let path = self.dir.join(info.name.to_string());
+        if info.bytes == 0 {
+            return Ok(EventReader::new(self, info, None));
+        }
+        let file =
+            open_plain(&path).map_err(|error| StoreError::io(&path, "cannot open", error))?;
+        Ok(EventReader::new(self, info, Some(file)))
     }
 }
 
-/// A position in one stream. Events come in the order of time.
-///
-/// It lends: what [`current`](Self::current) returns lives until the next
-/// [`advance`](Self::advance), so that memory is bounded by one packet a stream. To merge, keep one
-/// reader per stream on its current event.
-#[derive(Debug)]
-pub struct EventReader<'t> {
-    trace: &'t TraceReader,
-    problems: Vec<Problem>,
+fn clock_of(fact: &Fact) -> Option<&ClockInfo> {
+    match fact {
+        Fact::Meta(meta) => Some(&meta.clock),
+        _ => None,
+    }
 }
 
-impl EventReader<'_> {
-    /// Moves to the next event; false at the end.
-    pub fn advance(&mut self) -> bool {
-        false
-    }
+fn valid(clock: &ClockInfo) -> bool {
+    clock.freq_hz > 0
+}
 
-    /// The event last advanced to.
-    #[must_use]
-    pub fn current(&self) -> Option<RawEvent<'_>> {
-        let _ = self.trace;
-        None
+/// Opens a regular file and nothing else: a FIFO of that name would block for ever.
+pub(crate) fn open_plain(path: &Path) -> io::Result<File> {
+    const O_NONBLOCK: i32 = 0o4000;
+    let file = File::options().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
     }
+}
 
-    /// `advance`, then `current`.
-    pub fn next_event(&mut self) -> Option<RawEvent<'_>> {
-        if self.advance() { self.current() } else { None }
+/// Says what a directory without our sidecar looks like.
+fn stranger(dir: &Path) -> StoreError {
+    let mut start = Vec::new();
+    if let Ok(file) = open_plain(&dir.join(METADATA)) {
+        let _ = file.take(8192).read_to_end(&mut start);
     }
-
-    /// Events lost after the last event. Complete once `advance` returned false.
-    #[must_use]
-    pub fn discarded_at_end(&self) -> u64 {
-        0
-    }
-
-    /// What was found in the records read so far (the packet headers' problems are in
-    /// [`TraceReader::problems`]).
-    #[must_use]
-    pub fn problems(&self) -> &[Problem] {
-        &self.problems
-    }
+    let has = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
+    let lttng = ["ust", "kernel"].iter().any(|sub| dir.join(sub).is_dir());
+    let (what, hint) = if has(b"tracer_name = \"owlet\"") {
+        ("an owlet trace whose .owlet file is missing", "babeltrace2 DIR still reads it")
+    } else if start.starts_with(&[0x57, 0x1d, 0xd1, 0x75]) || start.starts_with(b"/* CTF") {
+        ("a CTF trace of another tracer", "read it with babeltrace2")
+    } else if lttng {
+        ("looks like an LTTng session, not an owlet trace", "read it with babeltrace2")
+    } else {
+        ("not an owlet trace", "only directories made by `owlet record` can be read")
+    };
+    StoreError::new(ErrorKind::NotATrace, dir, what).with_hint(hint)
 }

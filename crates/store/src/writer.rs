@@ -1,19 +1,48 @@
 //! Appending to a trace directory.
+//!
+//! # Order of writes
+//! A fact goes to the sidecar first, then to the metadata, and only then may a packet rely on it
+//! (invariant I1): whatever instant the recorder is killed at, every whole packet can be decoded by
+//! our reader, and [`recover`](crate::recover()) can write the metadata anew.
+//!
+//! # Units
+//! Every write appends one unit (a packet, a sidecar record, a line of metadata) and is taken back
+//! when it fails (see `file.rs`), so that a full disk ends the trace at a whole unit (I2).
 
 use crate::error::{ErrorKind, StoreError};
-use crate::meta::{ClockInfo, Loss, StreamName, TraceMeta};
+use crate::file::{AppendFile, replace};
+use crate::meta::{ClockInfo, Loss, StreamKind, StreamName, TraceMeta};
+use crate::packet::StreamClass;
+use crate::sidecar::{self, FactRef, SIDECAR};
+use crate::stream::Stream;
+use crate::tsdl::{self, PROCESS_EVENT, THREAD_EVENT};
 use owlet_wire::entry::{Entry, Process, Thread};
+use owlet_wire::record::RecordHeader;
 use owlet_wire::schema::Schema;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+/// Name of the metadata file.
+pub(crate) const METADATA: &str = "metadata";
+/// Name of the stream of threads and processes.
+pub(crate) const THREADS: &str = "threads";
+/// Stream files open at the same time at most.
+const OPEN_MAX: usize = 64;
+/// The cause under which records are counted that do not fit their schema.
+pub const MALFORMED: &str = "malformed";
 
 /// A run of records to append to one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketInfo<'a> {
     /// The CPU shown beside each event (of a portable ring: the ring's number).
     pub cpu: u32,
-    /// Ticks: no record is earlier. Raised to the end of the packet before when that is later.
+    /// Ticks: where the packet's time begins; put between the packet before and the first record.
     pub begin: u64,
-    /// Ticks: no record is later; one that is counts as malformed. The last record's time, or now.
+    /// Ticks: now, or the last record's time. A later record is malformed: one hostile clock value
+    /// would otherwise push the time of all that follow.
     pub end: u64,
     /// Events lost on this stream since the session began, for all causes together.
     pub discarded_total: u64,
@@ -23,7 +52,6 @@ pub struct PacketInfo<'a> {
 
 /// What became of a run of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[must_use]
 pub struct Appended {
     /// Records written.
     pub events: u64,
@@ -49,19 +77,53 @@ pub struct Summary {
 #[derive(Debug)]
 pub struct TraceWriter {
     dir: PathBuf,
+    meta: TraceMeta,
+    clock: ClockInfo,
+    sidecar: AppendFile,
+    metadata: AppendFile,
+    threads: Stream,
+    streams: BTreeMap<StreamName, Stream>,
+    schemas: HashMap<u32, Schema>,
+    processes: Vec<Process>,
+    losses: Vec<Loss>,
+    events: u64,
+    scratch: Vec<u8>,
+    /// Counts appends: the age of a stream's last use.
+    turn: u64,
 }
 
 impl TraceWriter {
-    /// Makes the directory (0700) or takes an empty one, and begins the trace.
+    /// Makes the directory (0700) or takes an empty one, and begins the trace. Files are 0600.
     ///
     /// # Errors
     /// [`ErrorKind::NotEmpty`], `NotADirectory`, `NotFound` (the parent), `Permission`, `ReadOnly`,
-    /// `NoSpace`, `Io`.
+    /// `NoSpace`, `Invalid` (a clock of frequency 0), `Io`.
     pub fn create(dir: &Path, meta: &TraceMeta) -> Result<Self, StoreError> {
-        let _ = meta;
-        std::fs::create_dir(dir)
-            .map_err(|e| StoreError::io(dir, "cannot make the directory", e))?;
-        Ok(Self { dir: dir.to_owned() })
+        if meta.clock.freq_hz == 0 {
+            return Err(StoreError::new(ErrorKind::Invalid, dir, "clock of frequency 0"));
+        }
+        make_dir(dir)?;
+        let mut sidecar = AppendFile::create(dir.join(SIDECAR))?;
+        let first = sidecar::record(&FactRef::Meta(meta)).unwrap_or_default();
+        sidecar.append(&[&sidecar::header()[..], &first].concat())?;
+        let mut metadata = AppendFile::create(dir.join(METADATA))?;
+        metadata.append(tsdl::preamble(meta, &meta.clock, &[]).as_bytes())?;
+        let threads = AppendFile::create(dir.join(THREADS))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            meta: meta.clone(),
+            clock: meta.clock,
+            sidecar,
+            metadata,
+            threads: Stream::new(threads, StreamClass::Threads, 0),
+            streams: BTreeMap::new(),
+            schemas: HashMap::new(),
+            processes: Vec::new(),
+            losses: Vec::new(),
+            events: 0,
+            scratch: Vec::new(),
+            turn: 0,
+        })
     }
 
     /// The directory.
@@ -84,13 +146,38 @@ impl TraceWriter {
         }
     }
 
-    /// Stores what events of this id look like. Must precede their first packet.
+    fn fact(&mut self, fact: &FactRef<'_>) -> Result<(), StoreError> {
+        match sidecar::record(fact) {
+            Some(bytes) => self.sidecar.append(&bytes),
+            None => {
+                Err(StoreError::new(ErrorKind::Invalid, &self.dir, "record over the size limit"))
+            }
+        }
+    }
+
+    /// Stores what events of this id look like. Must precede their first packet. The same schema
+    /// again is no error.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when the id is taken by another schema or the schema is over a limit;
-    /// those of the file system.
+    /// [`ErrorKind::Invalid`] when the id is taken by another schema or the schema is over a limit
+    /// ([`Schema::check`]): nothing was stored, its events will count as malformed. Those of the
+    /// file system.
     pub fn add_schema(&mut self, id: u32, schema: &Schema) -> Result<(), StoreError> {
-        let _ = (id, schema);
+        match self.schemas.get(&id) {
+            Some(known) if known == schema => return Ok(()),
+            Some(known) => {
+                let what = format!("event id {id} is {} already, not {}", known.name, schema.name);
+                return Err(StoreError::new(ErrorKind::Invalid, &self.dir, what));
+            }
+            None => {}
+        }
+        if let Err(what) = schema.check() {
+            let what = format!("event {}: {what}", schema.name.escape_debug());
+            return Err(StoreError::new(ErrorKind::Invalid, &self.dir, what));
+        }
+        self.fact(&FactRef::Schema(id, schema))?;
+        self.metadata.append(tsdl::event(id, schema).as_bytes())?;
+        self.schemas.insert(id, schema.clone());
         Ok(())
     }
 
@@ -99,8 +186,10 @@ impl TraceWriter {
     /// # Errors
     /// Those of the file system.
     pub fn add_thread(&mut self, time: u64, thread: &Thread) -> Result<(), StoreError> {
-        let _ = (time, thread);
-        Ok(())
+        self.fact(&FactRef::Thread(time, thread))?;
+        let mut payload = Vec::new();
+        put_text(&mut payload, &thread.comm);
+        self.own_event(time, THREAD_EVENT, thread.pid, thread.tid, &payload)
     }
 
     /// Stores a process; `time` is when it was learnt, in ticks.
@@ -108,11 +197,33 @@ impl TraceWriter {
     /// # Errors
     /// Those of the file system.
     pub fn add_process(&mut self, time: u64, process: &Process) -> Result<(), StoreError> {
-        let _ = (time, process);
+        self.fact(&FactRef::Process(time, process))?;
+        let mut payload = process.ppid.to_le_bytes().to_vec();
+        payload.extend(process.pid_namespace.to_le_bytes());
+        put_text(&mut payload, &process.exe);
+        put_text(&mut payload, &tsdl::spaced(&process.args));
+        put_text(&mut payload, process.backend.as_bytes());
+        self.own_event(time, PROCESS_EVENT, process.pid, process.pid, &payload)?;
+        self.processes.push(process.clone());
         Ok(())
     }
 
-    /// Appends records to a stream, as one packet or, when they are many, several.
+    fn own_event(
+        &mut self,
+        time: u64,
+        id: u32,
+        pid: u32,
+        tid: u32,
+        payload: &[u8],
+    ) -> Result<(), StoreError> {
+        let header = RecordHeader { time, id, len: 0, pid, tid };
+        self.threads.append_own(&self.meta.uuid, header, payload).map(|_| ())
+    }
+
+    /// Appends records to a stream, as one packet or, when they are many, several. Nothing is
+    /// written when there are no records and no news of losses.
+    ///
+    /// Cost: one walk and one copy of the records, one `write` for each MiB.
     ///
     /// # Errors
     /// Those of the file system. The stream's file then ends where it ended before the packet that
@@ -122,39 +233,155 @@ impl TraceWriter {
         stream: StreamName,
         packet: &PacketInfo<'_>,
     ) -> Result<Appended, StoreError> {
-        let _ = (stream, packet);
-        Err(StoreError::new(ErrorKind::Io, &self.dir, "not written"))
+        self.turn += 1;
+        self.bound_open(stream);
+        let entry = match self.streams.entry(stream) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                if packet.records.is_empty() && packet.discarded_total == 0 {
+                    return Ok(Appended::default());
+                }
+                let file = AppendFile::create(self.dir.join(stream.to_string()))?;
+                let instance = match stream.kind {
+                    StreamKind::Cpu => u64::from(stream.index),
+                    StreamKind::Portable => 1 << 32 | u64::from(stream.index),
+                };
+                entry.insert(Stream::new(file, StreamClass::Events, instance))
+            }
+        };
+        entry.used = self.turn;
+        let mut done = Appended::default();
+        let result =
+            entry.append(&self.meta.uuid, &self.schemas, packet, &mut self.scratch, &mut done);
+        // Whole packets before one that failed count, too.
+        self.events += done.events;
+        result.map(|()| done)
+    }
+
+    /// Closes the stream unused for longest when another is about to be opened over the limit.
+    fn bound_open(&mut self, next: StreamName) {
+        if self.streams.get(&next).is_some_and(|stream| stream.file.is_open()) {
+            return;
+        }
+        let open = self.streams.values_mut().filter(|stream| stream.file.is_open());
+        let (count, oldest) =
+            open.fold((0, None::<&mut Stream>), |(count, oldest), stream| match oldest {
+                Some(oldest) if oldest.used <= stream.used => (count + 1, Some(oldest)),
+                _ => (count + 1, Some(stream)),
+            });
+        if count >= OPEN_MAX
+            && let Some(oldest) = oldest
+        {
+            oldest.file.close();
+        }
     }
 
     /// Stores running totals of what was lost; the last value of each (stream, cause) counts.
+    /// Records refused as malformed are counted by the writer itself, under [`MALFORMED`].
     ///
     /// # Errors
     /// Those of the file system.
     pub fn set_losses(&mut self, losses: &[Loss]) -> Result<(), StoreError> {
-        let _ = losses;
+        let mut all: Vec<Loss> = losses.to_vec();
+        all.extend(self.streams.iter().filter(|(_, stream)| stream.malformed > 0).map(
+            |(name, stream)| Loss {
+                stream: Some(*name),
+                cause: MALFORMED.to_owned(),
+                events: stream.malformed,
+            },
+        ));
+        if all == self.losses {
+            return Ok(());
+        }
+        self.fact(&FactRef::Losses(&all))?;
+        self.losses = all;
         Ok(())
     }
 
-    /// Refines the clock; the metadata is rewritten with the last one by [`finish`](Self::finish).
+    /// Refines the clock. The sidecar has it at once; the metadata is rewritten with the last one by
+    /// [`finish`](Self::finish).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a frequency of 0; those of the file system.
     pub fn set_clock(&mut self, clock: ClockInfo) -> Result<(), StoreError> {
-        let _ = clock;
+        if clock.freq_hz == 0 {
+            return Err(StoreError::new(ErrorKind::Invalid, &self.dir, "clock of frequency 0"));
+        }
+        self.fact(&FactRef::Clock(&clock))?;
+        self.clock = clock;
         Ok(())
     }
 
     /// Bytes, events and malformed records so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        Summary::default()
+        let streams = self.streams.values().map(|stream| stream.file.len()).sum::<u64>();
+        Summary {
+            events: self.events,
+            malformed: self.streams.values().map(|stream| stream.malformed).sum(),
+            bytes: streams + self.sidecar.len() + self.metadata.len() + self.threads.file.len(),
+        }
     }
 
-    /// Ends the trace: metadata with the refined clock, and a mark that the end was orderly.
+    /// Ends the trace: metadata with the refined clock and the processes, and a mark that the end
+    /// was orderly.
     ///
     /// # Errors
     /// Those of the file system; everything appended before stays readable.
-    pub fn finish(self) -> Result<Summary, StoreError> {
-        Ok(self.summary())
+    pub fn finish(mut self) -> Result<Summary, StoreError> {
+        let losses: Vec<Loss> =
+            self.losses.iter().filter(|loss| loss.cause != MALFORMED).cloned().collect();
+        self.set_losses(&losses)?;
+        let text = metadata_text(
+            &self.meta,
+            &self.clock,
+            &self.processes,
+            self.schemas.iter().map(|(id, schema)| (*id, schema)),
+        );
+        replace(&self.dir.join(METADATA), text.as_bytes())?;
+        self.fact(&FactRef::Finished(self.events))?;
+        self.sidecar.sync()?;
+        let mut summary = self.summary();
+        summary.bytes = summary.bytes - self.metadata.len() + text.len() as u64;
+        Ok(summary)
+    }
+}
+
+/// The whole metadata of a finished trace.
+pub(crate) fn metadata_text<'s>(
+    meta: &TraceMeta,
+    clock: &ClockInfo,
+    processes: &[Process],
+    schemas: impl Iterator<Item = (u32, &'s Schema)>,
+) -> String {
+    let mut text = tsdl::preamble(meta, clock, processes);
+    let by_id: BTreeMap<u32, &Schema> = schemas.collect();
+    for (id, schema) in by_id {
+        text.push_str(&tsdl::event(id, schema));
+    }
+    text
+}
+
+fn put_text(out: &mut Vec<u8>, text: &[u8]) {
+    // Names and arguments come from the session's log, whose entries are far below 4 GiB.
+    out.extend((text.len() as u32).to_le_bytes());
+    out.extend(text);
+}
+
+fn make_dir(dir: &Path) -> Result<(), StoreError> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(StoreError::io(dir, "cannot make the trace directory", error)),
+    }
+    let is_dir = std::fs::metadata(dir).map(|found| found.is_dir());
+    if !is_dir.map_err(|error| StoreError::io(dir, "cannot use the trace directory", error))? {
+        return Err(StoreError::new(ErrorKind::NotADirectory, dir, "exists and is no directory"));
+    }
+    let mut entries = std::fs::read_dir(dir)
+        .map_err(|error| StoreError::io(dir, "cannot read the trace directory", error))?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => Err(StoreError::new(ErrorKind::NotEmpty, dir, "exists and is not empty")),
     }
 }

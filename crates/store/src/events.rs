@@ -1,0 +1,211 @@
+//! The events of one stream, packet by packet.
+
+use crate::meta::StreamName;
+use crate::packet::{PacketHeader, RECORDS_START, StreamClass};
+use crate::reader::{Problem, Problems, RawEvent, StreamInfo, TraceReader};
+use crate::walk::{Step, Walk};
+use owlet_wire::record::{RECORD_HEADER_LEN, RecordHeader};
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// A position in one stream. Events come in the order of time, but for files that no recorder wrote
+/// ([`problems`](Self::problems) says so then).
+///
+/// It lends: what [`current`](Self::current) returns lives until the next
+/// [`advance`](Self::advance), so that memory is bounded by one packet a stream. To merge, keep one
+/// reader per stream on its current event.
+#[derive(Debug)]
+pub struct EventReader<'t> {
+    trace: &'t TraceReader,
+    name: StreamName,
+    file: Option<File>,
+    walk: Walk,
+    problems: Problems,
+    /// The packet being read, from its first record to the end of its content.
+    records: Vec<u8>,
+    /// Where that packet starts in the file.
+    offset: u64,
+    cpu: u32,
+    /// Where the next record starts in `records`.
+    next: usize,
+    current: Option<(RecordHeader, Range<usize>)>,
+    last_time: u64,
+    /// The stream's running count up to this packet.
+    discarded: u64,
+    /// What of it no event has carried yet, and what the current event carries.
+    pending: u64,
+    carried: u64,
+}
+
+impl<'t> EventReader<'t> {
+    pub(crate) fn new(trace: &'t TraceReader, info: &StreamInfo, file: Option<File>) -> Self {
+        Self {
+            trace,
+            name: info.name,
+            file,
+            walk: Walk::new(StreamClass::Events, trace.meta().uuid, info.bytes),
+            problems: Problems::default(),
+            records: Vec::new(),
+            offset: 0,
+            cpu: 0,
+            next: 0,
+            current: None,
+            last_time: 0,
+            discarded: 0,
+            pending: 0,
+            carried: 0,
+        }
+    }
+
+    /// The stream's name.
+    #[must_use]
+    pub fn name(&self) -> StreamName {
+        self.name
+    }
+
+    /// Moves to the next event; false at the end. Events whose id no schema has are skipped and
+    /// reported.
+    pub fn advance(&mut self) -> bool {
+        self.current = None;
+        loop {
+            if let Some((header, payload)) = self.record() {
+                if header.time < self.last_time {
+                    self.problem("time goes back");
+                }
+                if !self.trace.schemas().contains_key(&header.id) {
+                    self.problem(format!("event of unknown id {}", header.id));
+                    continue;
+                }
+                self.last_time = self.last_time.max(header.time);
+                self.carried = std::mem::take(&mut self.pending);
+                self.current = Some((header, payload));
+                return true;
+            }
+            if !self.packet() {
+                return false;
+            }
+        }
+    }
+
+    /// The event last advanced to.
+    #[must_use]
+    pub fn current(&self) -> Option<RawEvent<'_>> {
+        let (header, payload) = self.current.as_ref()?;
+        let payload = self.records.get(payload.clone())?;
+        Some(RawEvent { header: *header, payload, cpu: self.cpu, discarded: self.carried })
+    }
+
+    /// `advance`, then `current`.
+    pub fn next_event(&mut self) -> Option<RawEvent<'_>> {
+        if self.advance() { self.current() } else { None }
+    }
+
+    /// Events lost after the last event. Complete once `advance` returned false.
+    #[must_use]
+    pub fn discarded_at_end(&self) -> u64 {
+        self.pending
+    }
+
+    /// What was found in the records read so far (the packet headers' problems are in
+    /// [`TraceReader::problems`]).
+    #[must_use]
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems.list
+    }
+
+    fn problem(&mut self, message: impl Into<String>) {
+        let at = self.offset + (RECORDS_START + self.next) as u64;
+        self.problems.push(&self.name.to_string(), at, message);
+    }
+
+    /// The next record of this packet.
+    fn record(&mut self) -> Option<(RecordHeader, Range<usize>)> {
+        let rest = self.records.get(self.next..).filter(|rest| !rest.is_empty())?;
+        let header = RecordHeader::read(rest);
+        let good = header.filter(|header| {
+            let len = header.len as usize;
+            len >= RECORD_HEADER_LEN && len <= rest.len()
+        });
+        let Some(header) = good else {
+            let what = match header {
+                Some(header) => {
+                    format!("record of impossible length {} in {}", header.len, rest.len())
+                }
+                None => format!("{} bytes are no record", rest.len()),
+            };
+            self.problem(what);
+            self.next = self.records.len();
+            return None;
+        };
+        let payload = self.next + RECORD_HEADER_LEN..self.next + header.len as usize;
+        self.next += header.advance();
+        Some((header, payload))
+    }
+
+    /// Loads the next packet; false at the end.
+    fn packet(&mut self) -> bool {
+        self.records.clear();
+        self.next = 0;
+        let Some(file) = &self.file else { return false };
+        match self.walk.step(file) {
+            Ok(Step::Packet(offset, header)) => {
+                self.offset = offset;
+                self.load(header)
+            }
+            Ok(Step::End) => self.stop(),
+            // The walk at opening had found whole packets here.
+            Ok(Step::Stop(stop)) => {
+                self.offset = stop.offset;
+                self.problem(format!("changed while it was read: {}", stop.message));
+                self.stop()
+            }
+            Err(error) => {
+                self.problem(format!("cannot be read: {error}"));
+                self.stop()
+            }
+        }
+    }
+
+    fn stop(&mut self) -> bool {
+        self.file = None;
+        false
+    }
+
+    fn load(&mut self, header: PacketHeader) -> bool {
+        self.cpu = header.cpu;
+        self.pending = self.pending.saturating_add(header.discarded.saturating_sub(self.discarded));
+        self.discarded = self.discarded.max(header.discarded);
+        let wanted = header.content.saturating_sub(RECORDS_START as u64);
+        let Some(file) = &self.file else { return false };
+        let mut input = At { file, offset: self.offset + RECORDS_START as u64 }.take(wanted);
+        match input.read_to_end(&mut self.records) {
+            Ok(got) if got as u64 == wanted => true,
+            Ok(_) => {
+                self.records.clear();
+                self.problem("the file became shorter");
+                self.stop()
+            }
+            Err(error) => {
+                self.records.clear();
+                self.problem(format!("cannot be read: {error}"));
+                self.stop()
+            }
+        }
+    }
+}
+
+/// A file from an offset on: memory grows with what is really there.
+struct At<'f> {
+    file: &'f File,
+    offset: u64,
+}
+
+impl Read for At<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let got = self.file.read_at(buf, self.offset)?;
+        self.offset += got as u64;
+        Ok(got)
+    }
+}

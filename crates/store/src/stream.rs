@@ -1,0 +1,221 @@
+//! One stream's file: records in, packets out.
+//!
+//! # What a record must be
+//! The ring's content comes from other processes and may be hostile, and a strict reader refuses a
+//! whole trace for one bad record. So every record is walked once before it is written:
+//!
+//! | finding | what happens |
+//! |---|---|
+//! | length under 24, or over what is left | it and the rest of the run are refused, one count |
+//! | unknown id; payload does not fit its schema; time after the run's end | refused, counted |
+//! | time before the record in front of it | set to that one's time (readers stop when time goes back) |
+//! | anything else | written as it is |
+
+use crate::error::StoreError;
+use crate::file::AppendFile;
+use crate::packet::{
+    CONTEXT_END, PACKET_MAX, PACKET_SPLIT, PacketHeader, RECORDS_START, StreamClass, TIME_MAX,
+};
+use crate::writer::{Appended, PacketInfo};
+use owlet_wire::record::{RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader};
+use owlet_wire::schema::Schema;
+use owlet_wire::value::fits;
+use std::collections::HashMap;
+
+/// Bytes of one record at most: one must fit in a packet.
+const RECORD_MAX: usize = PACKET_MAX as usize - RECORDS_START - RECORD_ALIGN;
+
+/// A stream being written.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) file: AppendFile,
+    class: StreamClass,
+    instance: u64,
+    seq: u64,
+    /// End of the last packet; no record may be earlier.
+    end: u64,
+    /// The caller's running count.
+    lost: u64,
+    /// Records refused so far.
+    pub(crate) malformed: u64,
+    /// For the bound on open descriptors: when it was last written.
+    pub(crate) used: u64,
+}
+
+/// A packet being put together.
+struct Draft {
+    bytes: Vec<u8>,
+    /// End of the last record, without padding.
+    content: usize,
+    events: u64,
+    first: Option<u64>,
+    last: u64,
+}
+
+impl Draft {
+    fn start(mut bytes: Vec<u8>, last: u64) -> Self {
+        bytes.clear();
+        bytes.resize(RECORDS_START, 0);
+        Self { bytes, content: CONTEXT_END, events: 0, first: None, last }
+    }
+
+    fn push(&mut self, mut header: RecordHeader, record: &[u8]) {
+        header.time = header.time.max(self.last);
+        self.last = header.time;
+        self.first.get_or_insert(header.time);
+        self.bytes.extend_from_slice(&header.to_bytes());
+        self.bytes.extend_from_slice(&record[RECORD_HEADER_LEN..]);
+        self.content = self.bytes.len();
+        self.bytes.resize(self.content.next_multiple_of(RECORD_ALIGN), 0);
+        self.events += 1;
+    }
+}
+
+/// The next record of a run, or how it is broken.
+enum Next<'r> {
+    Record(RecordHeader, &'r [u8]),
+    Broken,
+    End,
+}
+
+fn next_record<'r>(run: &mut &'r [u8]) -> Next<'r> {
+    if run.is_empty() {
+        return Next::End;
+    }
+    let Some(header) = RecordHeader::read(run) else { return Next::Broken };
+    let len = header.len as usize;
+    if !(RECORD_HEADER_LEN..=RECORD_MAX).contains(&len) {
+        return Next::Broken;
+    }
+    let Some(record) = run.get(..len) else { return Next::Broken };
+    // The last record's padding may be missing.
+    *run = run.get(header.advance()..).unwrap_or_default();
+    Next::Record(header, record)
+}
+
+impl Stream {
+    pub(crate) fn new(file: AppendFile, class: StreamClass, instance: u64) -> Self {
+        Self { file, class, instance, seq: 0, end: 0, lost: 0, malformed: 0, used: 0 }
+    }
+
+    /// Appends a run of records as packets. On failure, `done` has the whole packets before it.
+    pub(crate) fn append(
+        &mut self,
+        uuid: &[u8; 16],
+        schemas: &HashMap<u32, Schema>,
+        packet: &PacketInfo<'_>,
+        scratch: &mut Vec<u8>,
+        done: &mut Appended,
+    ) -> Result<(), StoreError> {
+        let lost = packet.discarded_total.max(self.lost);
+        let latest = packet.end.min(TIME_MAX);
+        if self.seq == 0 && lost > 0 {
+            // Readers take a first packet's count as "may have lost"; from an empty one on, they
+            // can tell how many.
+            let begin = packet.begin.min(latest);
+            let draft = Draft::start(std::mem::take(scratch), begin);
+            self.write(uuid, packet.cpu, begin, 0, draft, scratch, done)?;
+        }
+        let mut run = packet.records;
+        let mut malformed = 0;
+        let mut draft = Draft::start(std::mem::take(scratch), self.end);
+        loop {
+            match next_record(&mut run) {
+                Next::Record(header, record) => {
+                    let good = header.time <= latest
+                        && schemas.get(&header.id).is_some_and(|schema| {
+                            fits(&schema.fields, &record[RECORD_HEADER_LEN..])
+                        });
+                    if !good {
+                        malformed += 1;
+                        continue;
+                    }
+                    if draft.events > 0 && draft.bytes.len() + record.len() > PACKET_SPLIT {
+                        let discarded = lost + self.malformed + malformed;
+                        let full = std::mem::replace(&mut draft, Draft::start(Vec::new(), 0));
+                        draft.last = full.last;
+                        self.write(uuid, packet.cpu, packet.begin, discarded, full, scratch, done)?;
+                        self.count(lost, &mut malformed, done);
+                    }
+                    draft.push(header, record);
+                }
+                Next::Broken => {
+                    malformed += 1;
+                    break;
+                }
+                Next::End => break,
+            }
+        }
+        let discarded = lost + self.malformed + malformed;
+        if draft.events > 0 || discarded > self.lost + self.malformed {
+            self.write(uuid, packet.cpu, packet.begin, discarded, draft, scratch, done)?;
+            self.count(lost, &mut malformed, done);
+        } else {
+            *scratch = draft.bytes;
+        }
+        Ok(())
+    }
+
+    /// What the packet just written says was lost.
+    fn count(&mut self, lost: u64, malformed: &mut u64, done: &mut Appended) {
+        self.lost = lost;
+        self.malformed += *malformed;
+        done.malformed += std::mem::take(malformed);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one packet's facts, each from another place")]
+    fn write(
+        &mut self,
+        uuid: &[u8; 16],
+        cpu: u32,
+        begin: u64,
+        discarded: u64,
+        mut draft: Draft,
+        scratch: &mut Vec<u8>,
+        done: &mut Appended,
+    ) -> Result<(), StoreError> {
+        let end = draft.last;
+        let begin = begin.max(self.end).min(draft.first.unwrap_or(end));
+        let header = PacketHeader {
+            class: self.class,
+            instance: self.instance,
+            begin,
+            end,
+            content: draft.content as u64,
+            size: draft.bytes.len() as u64,
+            seq: self.seq,
+            discarded,
+            cpu,
+        };
+        draft.bytes[..RECORDS_START].copy_from_slice(&header.to_bytes(uuid));
+        let result = self.file.append(&draft.bytes);
+        if result.is_ok() {
+            self.seq += 1;
+            self.end = end;
+            done.events += draft.events;
+            done.bytes += draft.bytes.len() as u64;
+        }
+        *scratch = draft.bytes;
+        result
+    }
+
+    /// Appends one record that we made ourselves as a packet of its own; its time is raised to the
+    /// stream's end.
+    pub(crate) fn append_own(
+        &mut self,
+        uuid: &[u8; 16],
+        header: RecordHeader,
+        payload: &[u8],
+    ) -> Result<u64, StoreError> {
+        let mut draft = Draft::start(Vec::new(), self.end);
+        let len = RECORD_HEADER_LEN + payload.len();
+        let header = RecordHeader { len: len as u32, time: header.time.min(TIME_MAX), ..header };
+        let mut record = header.to_bytes().to_vec();
+        record.extend_from_slice(payload);
+        draft.push(header, &record);
+        let mut done = Appended::default();
+        let begin = header.time;
+        self.write(uuid, 0, begin, 0, draft, &mut Vec::new(), &mut done)?;
+        Ok(done.bytes)
+    }
+}
