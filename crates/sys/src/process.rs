@@ -168,6 +168,31 @@ pub fn pid_namespace() -> Result<u64> {
         .ok_or(SysError { call: name, errno: libc::EINVAL })
 }
 
+/// The same number, async-signal-safe.
+///
+/// # Errors
+/// `ENOENT` (no /proc), or a filter's answer.
+pub fn pid_namespace_inode() -> Result<u64> {
+    // SAFETY: a stat is plain integers; all zero is one.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    call(Family::Process, "stat /proc/self/ns/pid", || {
+        // SAFETY: a valid C string, and room for the answer.
+        libc::c_long::from(unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), &raw mut stat) })
+    })?;
+    Ok(stat.st_ino)
+}
+
+/// Blocks every signal in the calling thread: for helper threads, which must not take signals
+/// that the program waits for.
+pub fn block_signals() {
+    // SAFETY: a sigset_t is plain integers; `sigfillset` makes it a valid one.
+    let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
+    // SAFETY: `all` is ours.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: `all` is a valid set; the old mask is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, core::ptr::null_mut()) };
+}
+
 /// Number of threads of this process. Allocates.
 ///
 /// # Errors
