@@ -1,7 +1,30 @@
 //! The reading end.
+//!
+//! The writers are other people's processes: a stray pointer of theirs, or malice, can put
+//! anything into a ring. So the reader copies first, gives the room back, and judges the private
+//! copy. Every length is checked against what is left, every time against the ring's last and the
+//! clock. What is no record is dropped and counted; the next drain starts at the head of then.
+//!
+//! | found | done | counted as |
+//! |---|---|---|
+//! | more between tail and head than the ring holds | on to head | `corrupt` (a ring's worth) |
+//! | a length that is too short, too long or beyond the data | the rest of this drain dropped | `corrupt` |
+//! | a time in the future | that record dropped | `corrupt` |
+//! | a time before the previous record's | kept, with the previous record's time | - |
+//!
+//! Several readers may drain one ring: each record goes to exactly one of them.
 
-use crate::{LOSS_COUNT, Segment};
+use crate::layout::{self, RECORD_ALIGN, RECORD_HEADER, RECORD_LEN_AT};
+use crate::liveness::{self, Suspect};
+use crate::positions::Control;
+use crate::sync::Ordering;
+use crate::{LOSS_COUNT, Segment, shm};
 use std::sync::Arc;
+
+/// How far ahead of the reader's clock a record's time may lie: CPUs may differ by a little.
+const AHEAD_MAX: u64 = 1 << 22;
+/// How often a drain starts over because another reader took the data.
+const TURNS_MAX: usize = 16;
 
 /// What one [`RingReader::drain`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,20 +58,25 @@ impl Reader {
         Self { segment }
     }
 
-    /// Number of rings.
+    /// Number of rings: one per CPU, and as many portable ones behind them.
     #[must_use]
     pub fn rings(&self) -> usize {
-        2 * self.segment.cpus()
+        self.segment.geometry().rings()
     }
 
     /// The reader of one ring; `None` when there is no such ring.
     #[must_use]
     pub fn ring(&self, index: usize) -> Option<RingReader> {
-        (index < self.rings()).then(|| RingReader {
-            segment: Arc::clone(&self.segment),
-            index,
-            name: String::new(),
-        })
+        if index >= self.rings() {
+            return None;
+        }
+        let cpus = self.segment.cpus();
+        let name = match index.checked_sub(cpus) {
+            None => format!("cpu_{index}"),
+            Some(portable) => format!("portable_{portable}"),
+        };
+        let segment = Arc::clone(&self.segment);
+        Some(RingReader { segment, index, name, corrupt: 0, last_time: 0, suspect: None })
     }
 }
 
@@ -58,6 +86,9 @@ pub struct RingReader {
     segment: Arc<Segment>,
     index: usize,
     name: String,
+    corrupt: u64,
+    last_time: u64,
+    suspect: Option<Suspect>,
 }
 
 impl RingReader {
@@ -82,13 +113,111 @@ impl RingReader {
     /// Bytes waiting to be read.
     #[must_use]
     pub fn fill(&self) -> usize {
-        0
+        self.segment.control(self.index).map_or(0, |control| {
+            let fill = control.head_for_reader().wrapping_sub(control.tail_for_reader());
+            usize::try_from(fill).map_or(0, |fill| fill.min(self.segment.ring_bytes()))
+        })
     }
 
     /// Appends every whole record to `out`, in time order, and gives their room back to the
-    /// writers.
+    /// writers. Takes bounded time whatever the ring holds; allocates at most a ring's size.
     pub fn drain(&mut self, out: &mut Vec<u8>) -> Drained {
-        let _ = out;
-        Drained::default()
+        let segment = Arc::clone(&self.segment);
+        let mut drained = Drained::default();
+        let Some(control) = segment.control(self.index) else { return drained };
+        if self.cpu().is_none() {
+            liveness::break_dead_owner(&control, &mut self.suspect);
+        }
+        let start = out.len();
+        for _ in 0..TURNS_MAX {
+            if self.copy_out(&control, out) {
+                self.judge(out, start, &mut drained);
+                break;
+            }
+        }
+        let offset = layout::CONTROLS + self.index * layout::CONTROL_LEN;
+        for (sum, counter) in drained.lost.iter_mut().zip(segment.lost_at(offset)) {
+            *sum = counter.load(Ordering::Relaxed);
+        }
+        drained.corrupt = self.corrupt;
+        drained
+    }
+
+    /// Moves what lies between tail and head to `out`; false if it must be tried again.
+    fn copy_out(&mut self, control: &Control<'_>, out: &mut Vec<u8>) -> bool {
+        let size = self.segment.ring_bytes();
+        // Tail first: head, read later, is never behind it unless somebody has spoilt one.
+        let tail = control.tail_for_reader();
+        let head = control.head_for_reader();
+        let waiting = usize::try_from(head.wrapping_sub(tail)).unwrap_or(usize::MAX);
+        if waiting == 0 {
+            return true;
+        }
+        if waiting > size {
+            if control.release(tail, head) {
+                self.corrupt += size as u64;
+            }
+            return false;
+        }
+        if self.cpu().is_none() && self.segment.ensure_portable().is_err() {
+            return true;
+        }
+        let old = out.len();
+        let from = self.segment.data(self.index).wrapping_add(tail as usize & (size - 1));
+        // SAFETY: a masked position and at most `size` bytes lie in the ring's two mappings.
+        unsafe { shm::append(from, waiting, out) };
+        let ours = control.release(tail, head);
+        if !ours {
+            out.truncate(old);
+        }
+        ours
+    }
+
+    /// Keeps the records among the bytes from `start` on.
+    fn judge(&mut self, out: &mut Vec<u8>, start: usize, drained: &mut Drained) {
+        let limit = self.segment.now().saturating_add(AHEAD_MAX);
+        let max = self.segment.max_record();
+        let (mut from, mut to) = (start, start);
+        while let Some(record) = out.get_mut(from..).filter(|rest| !rest.is_empty()) {
+            let Some((len, time)) = read_header(record, max) else {
+                self.corrupt += record.len() as u64;
+                break;
+            };
+            let advance = len.next_multiple_of(RECORD_ALIGN);
+            if time > limit {
+                self.corrupt += advance as u64;
+                from += advance;
+                continue;
+            }
+            let time = time.max(self.last_time);
+            if let Some(field) = record.first_chunk_mut::<8>() {
+                *field = time.to_le_bytes();
+            }
+            if from != to {
+                out.copy_within(from..from + advance, to);
+            }
+            if drained.events == 0 {
+                drained.first_time = time;
+            }
+            (self.last_time, drained.last_time) = (time, time);
+            drained.events += 1;
+            drained.content_bytes = to + len - start;
+            from += advance;
+            to += advance;
+        }
+        out.truncate(to);
+        drained.bytes = to - start;
     }
 }
+
+/// Length and time of the record at the front of `bytes`, if there can be one.
+fn read_header(bytes: &[u8], max: usize) -> Option<(usize, u64)> {
+    let time = u64::from_le_bytes(*bytes.first_chunk::<8>()?);
+    let len = u32::from_le_bytes(*bytes.get(RECORD_LEN_AT..)?.first_chunk::<4>()?) as usize;
+    let fits = (RECORD_HEADER..=max).contains(&len);
+    (fits && len.next_multiple_of(RECORD_ALIGN) <= bytes.len()).then_some((len, time))
+}
+
+#[cfg(test)]
+#[path = "reader_tests.rs"]
+mod tests;
