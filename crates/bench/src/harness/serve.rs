@@ -1,0 +1,141 @@
+//! The measured side: a process that runs one peer's cases on request.
+//!
+//! Lines on standard input, lines on standard output. A peer that cannot run says so and ends.
+//!
+//! | request | answer | does |
+//! |---|---|---|
+//! | (start) | `ready CASE..` or `absent WHY` | |
+//! | `run CASE THREADS CPU N` | `ok CPU_NS WALL_NS ..` per thread | N iterations in each thread, pinned from CPU on, after a warm-up of [`warm_up`] |
+//! | `step CASE N` | `ok` | three marks; N iterations between the first two, 2 N between the last two |
+//! | `count CASE N` | `ok` | lets a tracer see all system calls but getuid; two marks, N iterations between |
+//!
+//! A mark is SIGUSR1 to the thread itself; it is for a tracer, which swallows it.
+
+use super::inner::{die_with_parent, pin};
+use super::syscalls;
+use crate::peers;
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+use std::sync::Barrier;
+
+/// A loop of `n` iterations of what is measured.
+pub(crate) type Body = Box<dyn Fn(u64) + Send + Sync>;
+
+/// One thing a peer can be asked to run.
+pub(crate) struct Case {
+    /// One word.
+    pub(crate) name: &'static str,
+    /// The loop.
+    pub(crate) body: Body,
+}
+
+impl Case {
+    /// `body` under `name`.
+    pub(crate) fn new(name: &'static str, body: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        Self { name, body: Box::new(body) }
+    }
+}
+
+/// Iterations every thread does before its `n` measured ones.
+pub(crate) fn warm_up(n: u64) -> u64 {
+    n / 16 + 1
+}
+
+/// Serves until standard input ends.
+pub(crate) fn serve(peer: &str) -> Result<ExitCode> {
+    die_with_parent();
+    let mut out = std::io::stdout().lock();
+    let cases = match peers::start(peer) {
+        Ok(cases) => cases,
+        Err(why) => {
+            writeln!(out, "absent {why:#}")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let names: Vec<_> = cases.iter().map(|case| case.name).collect();
+    writeln!(out, "ready {}", names.join(" "))?;
+    out.flush()?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let answer = answer(&cases, &line).with_context(|| format!("request {line:?}"))?;
+        writeln!(out, "ok{answer}")?;
+        out.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer(cases: &[Case], line: &str) -> Result<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [verb, case, numbers @ ..] = words.as_slice() else { bail!("too short") };
+    let numbers: Vec<u64> = numbers.iter().map(|n| n.parse()).collect::<Result<_, _>>()?;
+    let body = &cases.iter().find(|c| c.name == *case).context("no such case")?.body;
+    match (*verb, numbers.as_slice()) {
+        ("run", [threads, cpu, n]) => Ok(run(body, *threads as usize, *cpu as usize, *n)),
+        ("step", [n]) => {
+            let mark = Mark::of_this_thread();
+            pin(0);
+            body(*n);
+            mark.set();
+            body(*n);
+            mark.set();
+            body(2 * n);
+            mark.set();
+            Ok(String::new())
+        }
+        ("count", [n]) => {
+            let mark = Mark::of_this_thread();
+            body(*n);
+            syscalls::show_to_tracer()?;
+            mark.set();
+            body(*n);
+            mark.set();
+            Ok(String::new())
+        }
+        _ => bail!("unknown request"),
+    }
+}
+
+fn run(body: &Body, threads: usize, cpu: usize, n: u64) -> String {
+    let start = Barrier::new(threads);
+    let measure = |i: usize| {
+        pin(cpu + i);
+        body(warm_up(n));
+        start.wait();
+        let (wall, cpu) = (clock(libc::CLOCK_MONOTONIC), clock(libc::CLOCK_THREAD_CPUTIME_ID));
+        body(n);
+        let spent = clock(libc::CLOCK_THREAD_CPUTIME_ID) - cpu;
+        format!(" {spent} {}", clock(libc::CLOCK_MONOTONIC) - wall)
+    };
+    std::thread::scope(|scope| {
+        let measure = &measure;
+        let running: Vec<_> = (0..threads).map(|i| scope.spawn(move || measure(i))).collect();
+        running.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
+}
+
+/// Nanoseconds of `clock`.
+pub(crate) fn clock(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live local.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// How a thread marks a place for its tracer: SIGUSR1 to itself, which is one system call.
+struct Mark {
+    pid: u32,
+    tid: libc::pid_t,
+}
+
+impl Mark {
+    fn of_this_thread() -> Self {
+        // SAFETY: takes no arguments.
+        Self { pid: std::process::id(), tid: unsafe { libc::gettid() } }
+    }
+
+    fn set(&self) {
+        // SAFETY: three numbers; the signal is swallowed by the tracer that asked for the mark.
+        unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.tid, libc::SIGUSR1) };
+    }
+}

@@ -1,0 +1,47 @@
+//! What is measured, and beside what. Each peer is a worker process of its own.
+
+mod floor;
+mod fmt;
+mod known;
+pub(crate) mod lttng;
+mod owlet;
+
+use crate::getuid_trace;
+use crate::harness::serve::Case;
+use anyhow::{Result, bail};
+
+/// What starts a peer within its worker.
+type Start = fn() -> Result<Vec<Case>>;
+
+/// Peers that are this program; LTTng is a program of its own.
+const PEERS: &[(&str, Start)] = &[
+    ("loop", floor::empty),
+    ("floor", floor::start),
+    ("owlet", owlet::start),
+    ("tracing-fmt", fmt::start),
+    ("getuid", getuid_trace::variants),
+    ("known", known::start),
+];
+
+/// Starts a peer in this process and says what it can run.
+pub(crate) fn start(name: &str) -> Result<Vec<Case>> {
+    match PEERS.iter().find(|(peer, _)| *peer == name) {
+        Some((_, start)) => start(),
+        None => bail!("no peer {name:?}"),
+    }
+}
+
+/// The cases of `event-cost` have the same names in every peer.
+pub(crate) mod cases {
+    /// A trace point that is switched off, one field.
+    pub(crate) const DISABLED: &str = "disabled";
+    /// One `u64`.
+    pub(crate) const ONE: &str = "1-field";
+    /// `u64`, `u64` and [`NOTE`].
+    pub(crate) const THREE: &str = "3-fields";
+    /// The same three fields, by `tracing::event!`.
+    pub(crate) const TRACING: &str = "tracing-event";
+
+    /// Nine characters.
+    pub(crate) const NOTE: &str = "nine char";
+}
