@@ -75,6 +75,9 @@ impl Slots {
     }
 
     /// Adds `n` to counter `word` (below [`WORDS`]; taken modulo it).
+    ///
+    /// Ordering: a release of the caller's earlier accesses, and a [`crate::fence::light`] fence.
+    /// Without rseq it is a full barrier.
     #[inline(always)]
     pub fn add(self, word: usize, n: u64) {
         let at = self.word(word);
@@ -85,7 +88,7 @@ impl Slots {
                 return;
             }
         }
-        self.add_slow(word, n);
+        self.add_atomic(word, n);
     }
 
     /// Adds 1 to counter `word` if `index` holds `expected`.
@@ -93,6 +96,8 @@ impl Slots {
     /// In the rseq backend comparison and increment are one ([`Entered::Sequence`]): once the index
     /// has changed and [`crate::fence::heavy_rseq`] has returned, nobody can add for the old value.
     /// A thread without rseq adds some time after it compared ([`Entered::Atomic`]).
+    ///
+    /// Ordering as of [`Slots::add`]; where it comes out [`Entered::Atomic`] it is a full barrier.
     #[inline(always)]
     pub fn increment_if(self, word: usize, index: &AtomicU32, expected: u32) -> Entered {
         let at = self.word(word);
@@ -125,10 +130,12 @@ impl Slots {
         sum
     }
 
+    /// Adds `n` to counter `word` in the atomic bank, whatever the backend.
     #[cold]
     #[inline(never)]
-    fn add_slow(self, word: usize, n: u64) {
+    pub fn add_atomic(self, word: usize, n: u64) {
         let at = self.word_here(word);
+        crate::testpoint::reached(crate::testpoint::Point::BeforeAtomicAdd);
         // SAFETY: in the first bank of a live slot.
         unsafe { portable::add(at, n) };
     }

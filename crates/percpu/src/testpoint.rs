@@ -9,6 +9,8 @@
 pub enum Point {
     /// A reader without rseq has read the index and not yet counted itself.
     BeforeAtomicEntry,
+    /// A thread without rseq has picked a slot and not yet added to it.
+    BeforeAtomicAdd,
     /// A grace period has summed the exits and not yet the entries.
     BetweenSums,
     /// A grace period has flipped the index.

@@ -70,10 +70,9 @@ fn sum_is_exact_under_signals() {
     assert_eq!(counters.sum(0), 20 * EACH + handled);
 }
 
-/// Case X4: a thread that lost (or never had) its registration works, in words of its own; mutant
-/// M21 puts both kinds of increment on one word.
+/// Case X4: a thread that lost (or never had) its registration works, in words of its own.
 #[test]
-fn m21_threads_without_rseq_share_no_word() {
+fn x4_threads_without_rseq_count_too() {
     let counters = PerCpuCounters::new().expect("memory");
     std::thread::scope(|s| {
         for i in 0..4 {

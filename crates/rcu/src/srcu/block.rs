@@ -1,0 +1,250 @@
+//! The memory of a domain.
+//!
+//! A block is a header of four cache lines followed by the per-CPU slots. Blocks are mapped when a
+//! domain is first used, linked into one list for ever, and recycled when a domain is dropped. So a
+//! domain can be a constant and may be moved, its first use is async-signal-safe, and whoever has
+//! to look at all domains (the handler in a forked child) can walk the list without a lock.
+//!
+//! | `used` | meaning | who moves it on |
+//! |---|---|---|
+//! | 0 | free | [`claim`], to 1 |
+//! | 1 | belongs to one domain | [`BlockRef::release`], to 0 if nobody is inside; else it stays, leaked |
+//!
+//! # Invariants
+//! 1. Blocks are never unmapped; a reference to one is valid for ever.
+//! 2. A free block has equal sums in both ranks and no grace period running.
+//!
+//! If no memory can be had, all domains in that plight share one static block: grace periods are then
+//! longer than need be, but right.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use owlet_percpu::Slots;
+use owlet_sys::memory::Mapping;
+
+use super::held;
+use crate::gate::Gate;
+
+/// Entries of rank 0 and 1 are words 0 and 1; exits are words 2 and 3.
+pub(super) const ENTRIES: usize = 0;
+pub(super) const EXITS: usize = 2;
+
+/// Header of a block. Readers use the first line; grace periods write the others.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(super) struct Block {
+    /// The rank new sections enter. Readers load it; flipped once per grace period.
+    pub(super) index: AtomicU32,
+    /// Twice the bucket in `held`; constant.
+    pub(super) held_base: AtomicU32,
+    /// Which block this is, from 0; constant.
+    pub(super) id: AtomicU32,
+    /// The domain's grace periods.
+    pub(super) gp: GpState,
+    used: AtomicU32,
+    next: AtomicPtr<Block>,
+}
+
+/// State of the domain's grace periods; see `grace`.
+#[repr(align(128))]
+#[derive(Debug)]
+pub(super) struct GpState {
+    /// Twice the number of completed grace periods, plus 1 while one runs.
+    pub(super) seq: AtomicU64,
+    /// `held::identity` of the thread that runs grace periods, 0 = nobody.
+    pub(super) leader: AtomicUsize,
+    /// The leader sleeps on this between two looks; changed by whoever is in a hurry.
+    pub(super) nudge: AtomicU32,
+    /// Threads that want grace periods expedited at the moment.
+    pub(super) hurry: AtomicU32,
+    /// Where the others wait for the leader.
+    pub(super) gate: Gate,
+    pub(super) expedited: AtomicU64,
+    pub(super) membarriers: AtomicU64,
+    pub(super) sleeps: AtomicU64,
+    pub(super) stalls: AtomicU64,
+    pub(super) calls: AtomicU64,
+}
+
+/// Slots begin here.
+const HEADER: usize = size_of::<Block>();
+
+static HEAD: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A block and what follows it: the pointer may be used for the slots, a reference could not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockRef(NonNull<Block>);
+
+// SAFETY: a block consists of atomics and is never unmapped (invariant 1).
+unsafe impl Send for BlockRef {}
+// SAFETY: as for Send.
+unsafe impl Sync for BlockRef {}
+
+impl core::ops::Deref for BlockRef {
+    type Target = Block;
+
+    #[inline(always)]
+    fn deref(&self) -> &Block {
+        // SAFETY: only made of initialised blocks, which are never unmapped (invariant 1).
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl BlockRef {
+    /// The block behind a pointer that came from [`BlockRef::as_ptr`], or `None` for null.
+    ///
+    /// # Safety
+    /// `at` is null or came from there.
+    #[inline(always)]
+    pub(super) unsafe fn from_ptr(at: *mut Block) -> Option<Self> {
+        NonNull::new(at).map(Self)
+    }
+
+    pub(super) fn as_ptr(self) -> *mut Block {
+        self.0.as_ptr()
+    }
+
+    /// The domain's slots.
+    #[inline(always)]
+    pub(super) fn slots(self) -> Slots {
+        // SAFETY: every block, mapped or static, is followed by its slots (`map`, `Reserve`), so
+        // the address is inside the same allocation.
+        let base = unsafe { self.0.cast::<u8>().add(HEADER) };
+        // SAFETY: zeroed at first, aligned like the header, never unmapped (invariant 1), one slot
+        // for each of `cpus()` CPUs (`map`, `reserve`).
+        unsafe { Slots::from_raw(base.cast()) }
+    }
+
+    /// True if entries and exits of both ranks are equal at this moment.
+    pub(super) fn is_quiet(self) -> bool {
+        let slots = self.slots();
+        (0..2).all(|rank| slots.sum(EXITS + rank) == slots.sum(ENTRIES + rank))
+    }
+
+    /// Gives the block of a dropped domain back, or leaks it if a section or a grace period is
+    /// still there (a leaked guard), or others share it.
+    pub(super) fn release(self) {
+        let shared = core::ptr::eq(self.0.as_ptr(), &raw const RESERVE.block);
+        if !shared && self.is_quiet() && self.gp.leader.load(Ordering::Acquire) == 0 {
+            self.used.store(0, Ordering::Release);
+        }
+    }
+}
+
+impl Block {
+    const fn new() -> Self {
+        Self {
+            index: AtomicU32::new(0),
+            held_base: AtomicU32::new(0),
+            id: AtomicU32::new(0),
+            gp: GpState {
+                seq: AtomicU64::new(0),
+                leader: AtomicUsize::new(0),
+                nudge: AtomicU32::new(0),
+                hurry: AtomicU32::new(0),
+                gate: Gate::new(),
+                expedited: AtomicU64::new(0),
+                membarriers: AtomicU64::new(0),
+                sleeps: AtomicU64::new(0),
+                stalls: AtomicU64::new(0),
+                calls: AtomicU64::new(0),
+            },
+            used: AtomicU32::new(1),
+            next: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    fn counters(&self) -> [&AtomicU64; 5] {
+        let gp = &self.gp;
+        [&gp.expedited, &gp.membarriers, &gp.sleeps, &gp.stalls, &gp.calls]
+    }
+}
+
+/// A block for a new domain: a free one, a new one, or the shared reserve.
+pub(super) fn claim() -> BlockRef {
+    for block in all() {
+        let free = block.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        if free.is_ok() {
+            for counter in block.counters() {
+                counter.store(0, Ordering::Relaxed);
+            }
+            return block;
+        }
+    }
+    map().unwrap_or_else(reserve)
+}
+
+/// Number of blocks ever made: above [`held::BUCKETS`], domains share buckets.
+pub(super) fn count() -> u32 {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// All blocks, free ones too.
+pub(super) fn all() -> impl Iterator<Item = BlockRef> {
+    let mut at = HEAD.load(Ordering::Acquire);
+    core::iter::from_fn(move || {
+        // SAFETY: the list holds null and pointers that `link` put there.
+        let block = unsafe { BlockRef::from_ptr(at) }?;
+        at = block.next.load(Ordering::Acquire);
+        Some(block)
+    })
+}
+
+fn map() -> Option<BlockRef> {
+    let memory = Mapping::anonymous(HEADER + Slots::bytes()).ok()?;
+    let at = memory.leak().cast::<Block>();
+    // SAFETY: fresh pages, aligned to a page and long enough.
+    unsafe { at.write(Block::new()) };
+    let block = BlockRef(at);
+    link(block);
+    Some(block)
+}
+
+fn link(block: BlockRef) {
+    let id = COUNT.fetch_add(1, Ordering::Relaxed);
+    block.id.store(id, Ordering::Relaxed);
+    block.held_base.store(2 * (id % held::BUCKETS), Ordering::Relaxed);
+    let mut head = HEAD.load(Ordering::Relaxed);
+    loop {
+        block.next.store(head, Ordering::Relaxed);
+        match HEAD.compare_exchange_weak(head, block.as_ptr(), Ordering::AcqRel, Ordering::Relaxed)
+        {
+            Ok(_) => return,
+            Err(now) => head = now,
+        }
+    }
+}
+
+/// CPUs the reserve has slots for.
+const RESERVE_CPUS: usize = 128;
+
+#[repr(C)]
+struct Reserve {
+    block: Block,
+    slots: [[AtomicU64; 16]; RESERVE_CPUS],
+}
+
+static RESERVE: Reserve = Reserve {
+    block: Block::new(),
+    slots: [const { [const { AtomicU64::new(0) }; 16] }; RESERVE_CPUS],
+};
+static RESERVE_LINKED: AtomicU32 = AtomicU32::new(0);
+
+/// The block shared by domains for which there was no memory. On machines with more CPUs than it
+/// has slots, waits for memory instead: there is nothing right to do without.
+fn reserve() -> BlockRef {
+    while RESERVE_CPUS < owlet_percpu::cpus() {
+        std::thread::sleep(core::time::Duration::from_millis(1));
+        if let Some(block) = map() {
+            return block;
+        }
+    }
+    // The whole of RESERVE, so that the pointer may be used for the slots.
+    let block = BlockRef(NonNull::from(&RESERVE).cast());
+    if RESERVE_LINKED.swap(1, Ordering::AcqRel) == 0 {
+        link(block);
+    }
+    block
+}

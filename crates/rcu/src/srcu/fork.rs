@@ -1,0 +1,140 @@
+//! What happens to domains in a forked child.
+//!
+//! The child has one thread and inherits counters in which sections of its parent's other threads
+//! are open. Nobody will ever end them. So for each domain and rank the child adds, to the exits,
+//! what is open and not its own: `entries - exits - held`. What is left open is the surviving
+//! thread's own, and goes on protecting it. Nothing else changes: readers notice nothing.
+//!
+//! A leader that stayed behind is deposed; the grace period it ran is forgotten (`seq` back to even),
+//! which makes cookies wait longer, never shorter. If the surviving thread *is* the leader (it forked
+//! in a signal handler), it goes on.
+//!
+//! # When
+//! In a handler of `pthread_atfork`, registered when the library is loaded. Children made past the
+//! handlers (`_Fork`, raw `clone`) are noticed by `owlet_sys::fork::generation` at their first wait;
+//! if they still have one thread then, the same is done; otherwise only the leaders are deposed,
+//! because sections of the child's new threads cannot be told from dead ones.
+//!
+//! | `STATE` | meaning |
+//! |---|---|
+//! | 0 | never looked |
+//! | n | domains are right for generation n |
+//! | `FIXING` | one thread is putting them right |
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use owlet_sys::fork::generation;
+use owlet_sys::process;
+
+use super::block::{self, BlockRef, ENTRIES, EXITS};
+use super::held;
+
+static STATE: AtomicU64 = AtomicU64::new(0);
+const FIXING: u64 = u64::MAX;
+
+/// Called at the start of every wait: one load and a compare when nothing has happened.
+#[inline]
+pub(super) fn check() {
+    let now = generation();
+    if STATE.load(Ordering::Acquire) != now {
+        check_slow(now);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn check_slow(now: u64) {
+    register();
+    loop {
+        match STATE.load(Ordering::Acquire) {
+            FIXING => std::thread::yield_now(),
+            state if state == now => return,
+            state => {
+                let taken =
+                    STATE.compare_exchange(state, FIXING, Ordering::Acquire, Ordering::Relaxed);
+                if taken.is_err() {
+                    continue;
+                }
+                if state != 0 {
+                    put_right(process::thread_count() == Ok(1));
+                }
+                STATE.store(now, Ordering::Release);
+                return;
+            }
+        }
+    }
+}
+
+/// Puts every domain right in a child; `alone` if this is its only thread.
+fn put_right(alone: bool) {
+    let me = held::identity();
+    for block in block::all() {
+        if block.gp.leader.load(Ordering::Relaxed) != me {
+            let seq = block.gp.seq.load(Ordering::Relaxed);
+            block.gp.seq.store(seq & !1, Ordering::Relaxed);
+            block.gp.hurry.store(0, Ordering::Relaxed);
+            block.gp.leader.store(0, Ordering::Release);
+        }
+        // Mutant M19: the child keeps the counters.
+        if alone && !cfg!(owlet_mutant = "M19") {
+            strike_out(block);
+        }
+    }
+    if alone {
+        held::mark_fork();
+    }
+}
+
+fn strike_out(block: BlockRef) {
+    let slots = block.slots();
+    let base = block.held_base.load(Ordering::Relaxed);
+    for rank in 0..2 {
+        let at = rank as usize;
+        let open = slots.sum(ENTRIES + at).wrapping_sub(slots.sum(EXITS + at));
+        let dead = open.wrapping_sub(u64::from(held::count(base, rank)));
+        // `held` may be too high; then the difference is "negative" and nothing is struck.
+        if dead <= u64::MAX / 2 && dead != 0 {
+            slots.add_atomic(EXITS + at, dead);
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    if STATE.load(Ordering::Relaxed) != generation() {
+        put_right(true);
+        STATE.store(generation(), Ordering::Release);
+    }
+}
+
+static REGISTERED: AtomicU32 = AtomicU32::new(0);
+
+/// Registers the handler once.
+fn register() {
+    if REGISTERED.swap(1, Ordering::Relaxed) == 0 {
+        // Before a handler can run, so that the child sees the number change.
+        let now = generation();
+        let _ = STATE.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        // SAFETY: a handler that is async-signal-safe and valid as long as this code is loaded; the
+        // C library forgets it when the library is unloaded.
+        let answer = unsafe { pthread_atfork(None, None, Some(in_child)) };
+        if answer != 0 {
+            // No memory for the handler: `check` still notices, by the generation.
+            REGISTERED.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+type Handler = Option<extern "C" fn()>;
+
+unsafe extern "C" {
+    fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> i32;
+}
+
+extern "C" fn at_load() {
+    register();
+}
+
+/// Runs `register` when the library is loaded, before there can be a second thread.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;

@@ -1,0 +1,75 @@
+//! Breaks owlet's concurrency on purpose and judges the result.
+//!
+//! Each torture prints one verdict line on standard output and exits with 0 (held) or 1 (broken);
+//! 2 means it could not run. The seed fixes every random choice of ours, not the scheduler's.
+
+mod cost;
+mod probe;
+mod rng;
+mod seccomp;
+mod srcu;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+#[derive(Parser)]
+#[command(version, about, long_about = None)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Readers, updaters, forks, signals and migrations on one SRCU domain.
+    Srcu(srcu::Options),
+    /// What a section and a grace period cost here: ns and membarriers, against floors.
+    Cost(cost::Options),
+    /// Print the backend, the reason and what membarrier can do, one `key value` a line.
+    Probe,
+    /// Run a command under a filter that refuses membarrier and rseq.
+    WithSeccomp {
+        /// What the two calls answer.
+        errno: seccomp::Answer,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+}
+
+/// A backend to force.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Backend {
+    /// Whatever the machine allows.
+    Auto,
+    /// Atomics only.
+    Portable,
+}
+
+impl Backend {
+    /// Before anything asks for the backend, and before there is a second thread.
+    fn apply(self) {
+        if self == Self::Portable {
+            // SAFETY: `main` calls this while it is the only thread.
+            unsafe { std::env::set_var("OWLET_BACKEND", "portable") };
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Srcu(options) => srcu::run(&options),
+        Command::Cost(options) => cost::run(&options),
+        Command::Probe => probe::run(),
+        Command::WithSeccomp { errno, command } => seccomp::exec(errno, &command),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("owlet-torture: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Updater threads.
+
+use std::sync::atomic::Ordering;
+
+use super::{
+    AGES, CELLS, COOKIE_ERRORS, DOMAIN, Element, POISON, SHARED, UPDATES, shaker, stopped,
+};
+use crate::rng::Rng;
+
+/// Unpublishes, waits, and ages or frees until the end.
+pub(super) fn update_until_stop(mut rng: Rng) {
+    let _registered = shaker::Registered::new();
+    let mut ageing: Vec<*mut Element> = Vec::new();
+    while !stopped() {
+        let cell = &SHARED[rng.below(CELLS as u64) as usize];
+        let old = cell.swap(Element::publishable(), Ordering::AcqRel);
+        // SAFETY: unpublished by us; nobody else frees it.
+        unsafe { &*old }.age.store(1, Ordering::Relaxed);
+        wait_one_grace_period(&mut rng);
+        UPDATES.fetch_add(1, Ordering::Relaxed);
+        ageing.retain(|element| grow_older(*element));
+        if rng.below(2) == 0 {
+            poison_and_free(old);
+        } else {
+            // SAFETY: still ours.
+            unsafe { &*old }.age.store(2, Ordering::Relaxed);
+            ageing.push(old);
+        }
+    }
+    ageing.into_iter().for_each(poison_and_free);
+}
+
+fn wait_one_grace_period(rng: &mut Rng) {
+    let cookie = DOMAIN.snapshot();
+    match rng.below(10) {
+        0..5 => DOMAIN.synchronize_expedited(),
+        5..7 => DOMAIN.synchronize(),
+        7..9 => DOMAIN.wait(cookie),
+        _ => {
+            // PO-02: not while a section that was open at the snapshot still is.
+            let section = DOMAIN.read();
+            let inside = DOMAIN.snapshot();
+            if DOMAIN.poll(inside) {
+                COOKIE_ERRORS.fetch_add(1, Ordering::Relaxed);
+            }
+            drop(section);
+            DOMAIN.wait(inside);
+        }
+    }
+    // PO-05 and PO-07: one wait of any kind after the snapshot, and for ever after.
+    if !DOMAIN.poll(cookie) {
+        COOKIE_ERRORS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// One grace period older; false (and freed) at the end of the pipe.
+fn grow_older(element: *mut Element) -> bool {
+    // SAFETY: in the pipe of this updater alone.
+    let age = unsafe { &*element }.age.fetch_add(1, Ordering::Relaxed) as usize;
+    if age < AGES {
+        return true;
+    }
+    poison_and_free(element);
+    false
+}
+
+fn poison_and_free(element: *mut Element) {
+    // SAFETY: unpublished a grace period ago; ours to free.
+    let element = unsafe { Box::from_raw(element) };
+    element.magic.store(POISON, Ordering::Relaxed);
+    drop(element);
+}
