@@ -18,40 +18,59 @@ use owlet_analyze::json;
 use owlet_wire::value::Value;
 use std::fmt::Write;
 
-/// Appends one field as an annotation of a track event.
-pub(super) fn push_field(out: &mut Vec<u8>, names: &mut Interner, field: &Field<'_>) {
-    let value = field.value.as_ref();
-    // A span id of 0 says that there is none.
-    if value == Some(&Value::None) || (field.leading && value == Some(&Value::U64(0))) {
-        return;
-    }
-    let name = names.id(Names::Annotations, field.name);
-    message(out, event::DEBUG_ANNOTATIONS, |out| {
-        uint(out, annotation::NAME_IID, name);
-        match value {
-            Some(value) => push_value(out, value),
-            None => bytes(out, annotation::STRING, b"<malformed>"),
+/// The annotations of one slice or instant: of two with one name the later counts.
+#[derive(Debug, Default)]
+pub(super) struct Args(Vec<(u64, Vec<u8>)>);
+
+impl Args {
+    /// Adds a field of an event.
+    pub(super) fn field(&mut self, names: &mut Interner, field: &Field<'_>) {
+        if let Some(value) = shown(field) {
+            self.named(names, field.name, value);
         }
-    });
+    }
+
+    /// Adds a value.
+    pub(super) fn named(&mut self, names: &mut Interner, name: &str, value: &Value<'_>) {
+        let name = names.id(Names::Annotations, name);
+        self.0.retain(|(known, _)| *known != name);
+        let mut encoded = Vec::new();
+        encode(&mut encoded, name, value);
+        self.0.push((name, encoded));
+    }
+
+    /// Appends them to a track event.
+    pub(super) fn append_to(&self, out: &mut Vec<u8>) {
+        for (_, encoded) in &self.0 {
+            out.extend_from_slice(encoded);
+        }
+    }
 }
 
-/// Appends an annotation of ours.
-pub(super) fn push_uint(out: &mut Vec<u8>, names: &mut Interner, name: &str, value: u64) {
-    push_named(out, names, name, &Value::U64(value));
+/// Appends one field to a track event. The names of one event's fields are unique already.
+pub(super) fn push_field(out: &mut Vec<u8>, names: &mut Interner, field: &Field<'_>) {
+    if let Some(value) = shown(field) {
+        push(out, names, field.name, value);
+    }
 }
 
-/// Appends an annotation of ours.
-pub(super) fn push_flag(out: &mut Vec<u8>, names: &mut Interner, name: &str) {
-    push_named(out, names, name, &Value::Bool(true));
+/// What to show for a field; `None` for nothing.
+fn shown<'f, 'a>(field: &'f Field<'a>) -> Option<&'f Value<'a>> {
+    match &field.value {
+        Some(Value::None) => None,
+        // A span id of 0 says that there is none.
+        Some(Value::U64(0)) if field.leading => None,
+        Some(value) => Some(value),
+        None => Some(&Value::Str(b"<malformed>")),
+    }
 }
 
-/// Appends an annotation of ours.
-pub(super) fn push_text(out: &mut Vec<u8>, names: &mut Interner, name: &str, text: &str) {
-    push_named(out, names, name, &Value::Str(text.as_bytes()));
+/// Appends one value to a track event.
+pub(super) fn push(out: &mut Vec<u8>, names: &mut Interner, name: &str, value: &Value<'_>) {
+    encode(out, names.id(Names::Annotations, name), value);
 }
 
-fn push_named(out: &mut Vec<u8>, names: &mut Interner, name: &str, value: &Value<'_>) {
-    let name = names.id(Names::Annotations, name);
+fn encode(out: &mut Vec<u8>, name: u64, value: &Value<'_>) {
     message(out, event::DEBUG_ANNOTATIONS, |out| {
         uint(out, annotation::NAME_IID, name);
         push_value(out, value);

@@ -26,10 +26,12 @@ mod packets;
 mod proto;
 mod tracks;
 
+use args::Args;
 use owlet_analyze::spans::shapes::Shapes;
 use owlet_analyze::spans::{Closed, Step, StillOpen, Tracker};
 use owlet_analyze::{Event, Events, Trace};
 use owlet_wire::filter::Filter;
+use owlet_wire::value::Value;
 use packets::{Names, Packets};
 use proto::field::event as track_event;
 use proto::{fixed64, uint};
@@ -120,10 +122,8 @@ pub fn write<W: Write>(
 /// A span heard of and not ended.
 struct Span {
     name_id: u32,
-    /// Annotations known before the slice begins, encoded.
-    before: Vec<u8>,
-    /// Annotations that came after, encoded; they go with its end.
-    after: Vec<u8>,
+    /// Annotations that wait for the slice's begin, then those that wait for its end.
+    args: Args,
     /// Where its slice has begun.
     begun: Option<Begun>,
 }
@@ -215,12 +215,11 @@ impl<'t, 'w, W: Write> Exporter<'t, 'w, W> {
     }
 
     fn open(&mut self, span: u64, now: u64, event: &Event<'_>) -> io::Result<()> {
-        let mut before = Vec::new();
+        let mut args = Args::default();
         for field in event.fields() {
-            args::push_field(&mut before, &mut self.packets.names, &field);
+            args.field(&mut self.packets.names, &field);
         }
-        let state = Span { name_id: event.id(), before, after: Vec::new(), begun: None };
-        self.spans.insert(span, state);
+        self.spans.insert(span, Span { name_id: event.id(), args, begun: None });
         if self.shapes.is_nested(span) {
             return Ok(());
         }
@@ -249,13 +248,12 @@ impl<'t, 'w, W: Write> Exporter<'t, 'w, W> {
     fn hear_of(&mut self, span: u64, event: &Event<'_>, mark: &str) {
         let known = event.span().and_then(|id| self.tracker.get(event.pid(), id));
         let name_id = known.map_or(event.id(), |known: StillOpen| known.name_id);
-        let mut before = Vec::new();
-        let names = &mut self.packets.names;
+        let mut args = Args::default();
         if let Some(id) = event.span() {
-            args::push_uint(&mut before, names, "span", id);
+            args.named(&mut self.packets.names, "span", &Value::U64(id));
         }
-        args::push_flag(&mut before, names, mark);
-        self.spans.insert(span, Span { name_id, before, after: Vec::new(), begun: None });
+        args.named(&mut self.packets.names, mark, &Value::Bool(true));
+        self.spans.insert(span, Span { name_id, args, begun: None });
     }
 
     fn exit(&mut self, span: u64, now: u64) -> io::Result<()> {
@@ -281,9 +279,8 @@ impl<'t, 'w, W: Write> Exporter<'t, 'w, W> {
 
     fn annotate_later(&mut self, span: u64, event: &Event<'_>) {
         let Some(state) = self.spans.get_mut(&span) else { return };
-        let out = if state.begun.is_some() { &mut state.after } else { &mut state.before };
         for field in event.fields().filter(|field| !field.leading) {
-            args::push_field(out, &mut self.packets.names, &field);
+            state.args.field(&mut self.packets.names, &field);
         }
     }
 
@@ -299,10 +296,10 @@ impl<'t, 'w, W: Write> Exporter<'t, 'w, W> {
         let Some(state) = self.spans.get_mut(&span) else { return Ok(()) };
         self.begins += 1;
         state.begun = Some(Begun { track, on_thread, order: self.begins });
-        let before = std::mem::take(&mut state.before);
+        let args = std::mem::take(&mut state.args);
         let name_id = state.name_id;
         self.begin_body(SLICE_BEGIN, track, Some(name_id));
-        self.body.extend_from_slice(&before);
+        args.append_to(&mut self.body);
         for flow in self.shapes.flows(span) {
             fixed64(&mut self.body, track_event::FLOW_IDS, *flow);
         }
@@ -313,11 +310,11 @@ impl<'t, 'w, W: Write> Exporter<'t, 'w, W> {
     fn end(&mut self, span: u64, now: u64, mark: Option<&str>) -> io::Result<()> {
         let Some(state) = self.spans.get_mut(&span) else { return Ok(()) };
         let Some(begun) = state.begun.take() else { return Ok(()) };
-        let after = std::mem::take(&mut state.after);
+        let args = std::mem::take(&mut state.args);
         self.begin_body(SLICE_END, begun.track, None);
-        self.body.extend_from_slice(&after);
+        args.append_to(&mut self.body);
         if let Some(mark) = mark {
-            args::push_flag(&mut self.body, &mut self.packets.names, mark);
+            args::push(&mut self.body, &mut self.packets.names, mark, &Value::Bool(true));
         }
         self.packets.event(now, &self.body)
     }
@@ -327,9 +324,9 @@ impl<'t, 'w, W: Write> Exporter<'t, 'w, W> {
         let track = self.tracks.lost(&mut self.packets)?;
         self.begin_own_instant(track, "lost");
         let names = &mut self.packets.names;
-        args::push_uint(&mut self.body, names, "events", event.lost_before);
+        args::push(&mut self.body, names, "events", &Value::U64(event.lost_before));
         let stream = self.trace.streams().get(event.stream).map_or("", String::as_str);
-        args::push_text(&mut self.body, names, "stream", stream);
+        args::push(&mut self.body, names, "stream", &Value::Str(stream.as_bytes()));
         self.packets.event(now, &self.body)
     }
 
@@ -342,12 +339,13 @@ impl<'t, 'w, W: Write> Exporter<'t, 'w, W> {
         let track = self.tracks.lost(&mut self.packets)?;
         self.begin_own_instant(track, "lost in all");
         let names = &mut self.packets.names;
-        args::push_uint(&mut self.body, names, "events", total);
+        args::push(&mut self.body, names, "events", &Value::U64(total));
         for lost in self.trace.lost() {
-            args::push_uint(&mut self.body, names, &format!("cause {}", lost.cause), lost.events);
+            let cause = format!("cause {}", lost.cause);
+            args::push(&mut self.body, names, &cause, &Value::U64(lost.events));
         }
         if at_end > 0 {
-            args::push_uint(&mut self.body, names, "after the last event", at_end);
+            args::push(&mut self.body, names, "after the last event", &Value::U64(at_end));
         }
         self.packets.event(self.packets.now_ns(), &self.body)
     }
