@@ -1,6 +1,6 @@
 //! Building one event's payload without allocating.
 //!
-//! An [`Encoder`] is 512 bytes of scratch and up to 16 *external parts*: long text and bytes are
+//! An [`Encoder`] is 512 bytes of scratch and up to 15 *external parts*: long text and bytes are
 //! not copied here but referenced, and the ring copies them once, straight into the record. Both
 //! live on the stack of the emitting function, so that an event may be emitted from a signal
 //! handler or while the allocator is busy.
@@ -18,7 +18,7 @@ use owlet_wire::schema::DynTag;
 /// Bytes of an event's payload that are copied through the stack.
 pub const SCRATCH: usize = 512;
 /// Texts, byte strings and arrays of one event that may be longer than [`INLINE`].
-pub const PARTS: usize = 16;
+pub const PARTS: usize = 15;
 /// Text and bytes up to this length are copied into the scratch at once.
 pub const INLINE: usize = 64;
 /// Bytes after which the end of a raw C string is no longer looked for.

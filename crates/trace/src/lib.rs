@@ -29,7 +29,6 @@ pub mod registry;
 pub mod session;
 mod sink;
 pub mod site;
-mod srcu_tmp;
 mod sync;
 mod tracepoint;
 

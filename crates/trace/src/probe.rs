@@ -26,11 +26,11 @@
 //! Reclamation is ordered by the domain's own barriers.
 
 use crate::sink::SinkPoint;
-use crate::srcu_tmp::Srcu;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use core::any::Any;
 use core::ptr;
 use owlet_percpu::PerCpuCounters;
+use owlet_rcu::Srcu;
 use std::alloc::Layout;
 use std::sync::Arc;
 

@@ -205,15 +205,17 @@ pub(crate) fn run_encoded(core: &Core, encoder: &Encoder<'_>) {
     });
 }
 
-/// Undoes the read section and the depth, also when something unwinds.
+/// One event under way: the read section, and one level of depth.
 struct Section<'c> {
     context: &'c context::Context,
-    _read: crate::srcu_tmp::SrcuGuard<'static>,
+    token: u32,
 }
 
 impl Drop for Section<'_> {
     #[inline(always)]
     fn drop(&mut self) {
+        // SAFETY: `deliver` took the token on this thread and gives it to nobody else.
+        unsafe { PROBES.read_unlock(self.token) };
         self.context.leave();
     }
 }
@@ -223,7 +225,7 @@ impl Drop for Section<'_> {
 fn deliver(core: &Core, mut each: impl FnMut(&Entry, &context::Context)) {
     context::with(|context| {
         let depth = context.enter();
-        let _section = Section { context, _read: PROBES.read() };
+        let _section = Section { context, token: PROBES.read_lock() };
         // SAFETY: we are in a read section of PROBES, which is what `read` asks for.
         let Some(list) = (unsafe { core.list.read().as_ref() }) else { return };
         if depth >= context::DEPTH {

@@ -1,0 +1,276 @@
+//! One call site's tracepoints of one kind.
+//!
+//! What types a call site's fields have is known only when an event comes by. The first event with a
+//! new combination of types makes a *variant*: a tracepoint of the same name whose fields have
+//! exactly these types, so that a viewer shows `seq = 5` and a filter compares numbers. Fields
+//! without a value are not in it. A call site has [`VARIANTS`] of them; further combinations go to
+//! the *base*, whose fields are all `Dynamic`. The base is there from the beginning: it is what a
+//! list shows and a pattern matches.
+//!
+//! Base and variants have one name, level and place, so the sessions' rules treat them alike.
+//!
+//! # Barriers
+//! | letter | where | pairs with | orders |
+//! |---|---|---|---|
+//! | [A] | publish a variant | [B] | its contents before it can be found |
+//! | [B] | find a variant | [A] | the same |
+//! | [C] | `ready` set after `add` | [D] | the sessions' decision before "need not add" |
+//! | [D] | `ready` looked at | [C] | the same |
+
+use super::payload::{CAPACITY, FIELDS, Payload, SIGNED, Signature, Tag};
+use crate::encoder::Encoder;
+use crate::registry::{self, DynTracepoint};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use owlet_wire::schema::{DynTag, FieldRef, Kind, Level, MAX_NAME, Scalar, SchemaRef, TypeRef};
+
+/// Typed variants of one call site and kind.
+pub(crate) const VARIANTS: usize = 4;
+
+const WORD: TypeRef<'static> = TypeRef::Scalar(Scalar::U64);
+const SPAN: FieldRef<'static> = FieldRef { name: "span", ty: WORD };
+
+/// The leading fields of a kind.
+pub(crate) const fn leading(kind: Kind) -> &'static [FieldRef<'static>] {
+    match kind {
+        Kind::Event => &[],
+        Kind::SpanNew => &[SPAN, FieldRef { name: "parent", ty: WORD }],
+        Kind::SpanEnter | Kind::SpanExit | Kind::SpanRecord | Kind::SpanEvent => &[SPAN],
+        Kind::SpanClose => &[SPAN, FieldRef { name: "duration_ns", ty: WORD }],
+        Kind::SpanFollows => &[SPAN, FieldRef { name: "follows", ty: WORD }],
+    }
+}
+
+/// Where a call site is and what it is called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) name: &'static str,
+    pub(crate) level: Level,
+    pub(crate) file: &'static str,
+    pub(crate) line: u32,
+}
+
+impl Place {
+    fn describe(&self, kind: Kind, fields: &'static [FieldRef<'static>]) -> DynTracepoint {
+        DynTracepoint::new(SchemaRef {
+            name: self.name,
+            kind,
+            level: self.level,
+            file: self.file,
+            line: self.line,
+            doc: "",
+            fields,
+        })
+    }
+}
+
+/// `text`, for ever, cut to what a name may be.
+pub(crate) fn leak(mut text: String) -> &'static str {
+    while text.len() > MAX_NAME {
+        text.pop();
+    }
+    text.leak()
+}
+
+/// Last component of a path, as compilers write it.
+pub(crate) fn file_name(path: &str) -> &str {
+    path.rsplit(['/', '\\']).next().unwrap_or(path)
+}
+
+/// A tracepoint that was made known, or will be when it is needed.
+#[derive(Debug)]
+pub(crate) struct Point {
+    point: DynTracepoint,
+    ready: AtomicBool,
+}
+
+impl Point {
+    pub(crate) fn new(place: &Place, kind: Kind) -> Self {
+        Self::with_fields(place, kind, leading(kind))
+    }
+
+    fn with_fields(place: &Place, kind: Kind, fields: &'static [FieldRef<'static>]) -> Self {
+        Self { point: place.describe(kind, fields), ready: AtomicBool::new(false) }
+    }
+
+    /// Whether somebody listens.
+    #[inline(always)]
+    pub(crate) fn is_on(&self) -> bool {
+        self.point.is_on()
+    }
+
+    /// Makes it known unless it is. When this returns, [`is_on`](Self::is_on) is what the sessions say.
+    ///
+    /// Two threads may do it at once: the second waits in `add` for the first.
+    #[inline]
+    pub(crate) fn ensure(&'static self) {
+        // [D] Acquire: pairs with [C]; without it: we skip `add` and still see the tracepoint off.
+        if !self.ready.load(Ordering::Acquire) {
+            self.ensure_slow();
+        }
+    }
+
+    #[cold]
+    fn ensure_slow(&'static self) {
+        if registry::add(&self.point) {
+            // [C] Release: pairs with [D].
+            self.ready.store(true, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn emit(&'static self, bytes: &[u8]) {
+        let mut encoder = Encoder::new();
+        encoder.raw(bytes);
+        self.point.emit(&encoder);
+    }
+
+    /// Records two or fewer words.
+    #[inline]
+    pub(crate) fn emit_words<const N: usize>(&'static self, words: [u64; N]) {
+        let mut encoder = Encoder::new();
+        for word in words {
+            encoder.put(word.to_le_bytes());
+        }
+        self.point.emit(&encoder);
+    }
+
+    /// Counts an event that was too deep inside others.
+    #[cold]
+    pub(crate) fn lose_slow(&'static self) {
+        self.point.count_recursion();
+    }
+}
+
+/// A variant: exactly these types.
+#[derive(Debug)]
+struct Variant {
+    signature: Signature,
+    point: Point,
+}
+
+/// The tracepoints of one call site and kind. See the module.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) base: Point,
+    kind: Kind,
+    place: Place,
+    /// Names of the declared fields, at most [`FIELDS`].
+    names: &'static [&'static str],
+    variants: [AtomicPtr<Variant>; VARIANTS],
+}
+
+impl Shape {
+    pub(crate) fn new(place: Place, kind: Kind, names: &'static [&'static str]) -> Self {
+        let names = names.get(..FIELDS).unwrap_or(names);
+        let dynamic = names.iter().map(|name| FieldRef { name, ty: TypeRef::Dynamic });
+        let fields: Vec<_> = leading(kind).iter().copied().chain(dynamic).collect();
+        Self {
+            base: Point::with_fields(&place, kind, fields.leak()),
+            kind,
+            place,
+            names,
+            variants: [const { AtomicPtr::new(core::ptr::null_mut()) }; VARIANTS],
+        }
+    }
+
+    /// Declared fields.
+    pub(crate) fn declared(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Records one event.
+    #[inline]
+    pub(crate) fn emit(&'static self, payload: &Payload) {
+        match payload.signature().and_then(|signature| self.variant(signature)) {
+            Some(point) => {
+                point.ensure();
+                point.emit(payload.all());
+            }
+            None => self.emit_dynamic_slow(payload),
+        }
+    }
+
+    #[inline]
+    fn variant(&'static self, signature: Signature) -> Option<&'static Point> {
+        for slot in &self.variants {
+            // [B] Acquire: pairs with [A]; without it: a half-written description.
+            // SAFETY: the pointer is null or a leaked `Variant`.
+            match unsafe { slot.load(Ordering::Acquire).as_ref() } {
+                Some(variant) if variant.signature == signature => return Some(&variant.point),
+                Some(_) => {}
+                None => return self.variant_slow(signature),
+            }
+        }
+        None
+    }
+
+    /// Makes a variant, once for each combination of types.
+    #[cold]
+    fn variant_slow(&'static self, signature: Signature) -> Option<&'static Point> {
+        let typed = self.names.iter().take(SIGNED).enumerate().filter_map(|(index, name)| {
+            let bits = (signature >> (4 * index)) as u8 & 0xf;
+            Some(FieldRef { name, ty: Tag::from_bits(bits)?.ty() })
+        });
+        let fields: Vec<_> = leading(self.kind).iter().copied().chain(typed).collect();
+        let point = Point::with_fields(&self.place, self.kind, fields.leak());
+        let new = Box::into_raw(Box::new(Variant { signature, point }));
+        for slot in &self.variants {
+            // [A] Release on success: pairs with [B]. [B] Acquire on failure: somebody else's variant.
+            let found = slot.compare_exchange(
+                core::ptr::null_mut(),
+                new,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            // SAFETY: published variants are never freed; ours is published when `found` is Ok.
+            let variant = unsafe { &*found.map_or_else(|theirs| theirs, |_| new) };
+            if variant.signature == signature {
+                if found.is_err() {
+                    // SAFETY: ours was not published: nobody else has it.
+                    drop(unsafe { Box::from_raw(new) });
+                }
+                return Some(&variant.point);
+            }
+        }
+        // SAFETY: as above.
+        drop(unsafe { Box::from_raw(new) });
+        None
+    }
+
+    /// Records one event with a tag before each value, in declared order.
+    #[cold]
+    fn emit_dynamic_slow(&'static self, payload: &Payload) {
+        let parts = payload.parts();
+        let mut out = [0u8; CAPACITY + 2 * FIELDS];
+        let mut len = 0;
+        let mut put = |bytes: &[u8]| {
+            if let Some(slot) = out.get_mut(len..len + bytes.len()) {
+                slot.copy_from_slice(bytes);
+                len += bytes.len();
+            }
+        };
+        put(payload.leading());
+        for index in 0..self.names.len() {
+            // A value that came twice counts as it was last.
+            match parts.iter().rev().find(|part| usize::from(part.index) == index) {
+                Some(part) => {
+                    put(&[part.tag]);
+                    put(payload.value(part));
+                }
+                None => put(&[DynTag::Absent as u8]),
+            }
+        }
+        self.base.ensure();
+        self.base.emit(out.get(..len).unwrap_or_default());
+    }
+}
+
+/// The tags are those of the trace format.
+const _: () = assert!(
+    Tag::U64 as u8 == DynTag::U64 as u8
+        && Tag::I64 as u8 == DynTag::I64 as u8
+        && Tag::F64 as u8 == DynTag::F64 as u8
+        && Tag::Bool as u8 == DynTag::Bool as u8
+        && Tag::Str as u8 == DynTag::Str as u8
+        && Tag::Bytes as u8 == DynTag::Bytes as u8
+);
