@@ -119,7 +119,9 @@ impl Waiter {
             view.arm();
             let sure = wake::heavy();
             if let Some(outcome) = self.look(&view) {
-                self.rescued += u64::from(overslept && outcome == WaitOutcome::Ready);
+                // With a mark pending, the notifier is late and the wakeup is not lost.
+                let late = words.pending.load(Ordering::Relaxed) != 0;
+                self.rescued += u64::from(overslept && !late && outcome == WaitOutcome::Ready);
                 return outcome;
             }
             let slice = if sure { RESCUE } else { segment.deferral().max(NAP) };

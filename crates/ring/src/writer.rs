@@ -26,6 +26,7 @@ use crate::{Clock, Loss, Segment, shm, wake};
 use owlet_percpu::Backend;
 use owlet_sys::process;
 use std::io;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// Most parts of one payload.
@@ -165,11 +166,14 @@ impl Writer {
         let header = header(id, len, pid, tid);
         #[cfg(all(target_arch = "x86_64", not(owlet_portable)))]
         if self.sequences {
-            let mut list = [Part::EMPTY; PARTS_MAX];
+            // Left uninitialised: clearing it would cost more than the section.
+            let mut list = [const { MaybeUninit::<Part>::uninit() }; PARTS_MAX];
             for (slot, part) in list.iter_mut().zip(parts) {
-                *slot = Part::new(part);
+                slot.write(Part::new(part));
             }
             let list = list.get(..parts.len()).unwrap_or_default();
+            // SAFETY: the loop has written as many slots as there are parts, at most PARTS_MAX.
+            let list = unsafe { list.assume_init_ref() };
             // SAFETY: invariants 1 and 2 (checked above); the parts are borrowed for the call.
             let outcome = unsafe { arch::push_parts(&self.rings, padded, header, list) };
             return match outcome {

@@ -42,8 +42,6 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    pub(crate) const EMPTY: Self = Self { start: core::ptr::null(), len: 0 };
-
     pub(crate) fn new(bytes: &[u8]) -> Self {
         Self { start: bytes.as_ptr(), len: bytes.len() }
     }
