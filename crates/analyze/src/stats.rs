@@ -75,7 +75,8 @@ pub struct SpanStats {
     pub busy: Latency,
 }
 
-/// A distribution of durations. Percentiles are exact to three digits.
+/// A distribution of durations. The percentiles are exact to three digits, the rest
+/// to the nanosecond; all are 0 when nothing was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Latency {
@@ -147,16 +148,27 @@ struct Spans {
     busy: Durations,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Durations {
     /// Made at the first value: a histogram is some ten kilobytes.
     histogram: Option<Histogram<u64>>,
     sum_ns: u64,
+    /// Exact, which the histogram's are not.
+    min_ns: u64,
+    max_ns: u64,
+}
+
+impl Default for Durations {
+    fn default() -> Self {
+        Self { histogram: None, sum_ns: 0, min_ns: u64::MAX, max_ns: 0 }
+    }
 }
 
 impl Durations {
     fn add(&mut self, ns: u64) {
         self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.min_ns = self.min_ns.min(ns);
+        self.max_ns = self.max_ns.max(ns);
         let histogram = match &mut self.histogram {
             Some(histogram) => histogram,
             // Three digits are always valid, so this is always `Some`.
@@ -169,20 +181,33 @@ impl Durations {
         let _ = histogram.record(ns);
     }
 
+    fn merge(&mut self, other: Self) {
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.min_ns = self.min_ns.min(other.min_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+        match (&mut self.histogram, other.histogram) {
+            // Both grow by themselves and have three digits: adding cannot fail.
+            (Some(all), Some(one)) => {
+                let _ = all.add(one);
+            }
+            (all @ None, one) => *all = one,
+            (Some(_), None) => {}
+        }
+    }
+
     fn latency(&self) -> Latency {
         let Some(histogram) = &self.histogram else { return Latency::default() };
         // The histogram answers with the upper end of a class, which may be above the maximum.
-        let max_ns = histogram.max();
-        let at = |quantile| histogram.value_at_quantile(quantile).min(max_ns);
+        let at = |quantile| histogram.value_at_quantile(quantile).min(self.max_ns);
         Latency {
             count: histogram.len(),
             sum_ns: self.sum_ns,
-            min_ns: histogram.min(),
+            min_ns: self.min_ns,
             p50_ns: at(0.5),
             p90_ns: at(0.9),
             p99_ns: at(0.99),
             p999_ns: at(0.999),
-            max_ns,
+            max_ns: self.max_ns,
         }
     }
 }
@@ -311,20 +336,6 @@ fn span_stats(trace: &Trace, spans: HashMap<u32, Spans>) -> Vec<SpanStats> {
     let mut all: Vec<_> = by_name.into_iter().map(stats).collect();
     all.sort_by_key(|stats| std::cmp::Reverse(stats.total.sum_ns));
     all
-}
-
-impl Durations {
-    fn merge(&mut self, other: Self) {
-        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
-        match (&mut self.histogram, other.histogram) {
-            // Both grow by themselves and have three digits: adding cannot fail.
-            (Some(all), Some(one)) => {
-                let _ = all.add(one);
-            }
-            (all @ None, one) => *all = one,
-            (Some(_), None) => {}
-        }
-    }
 }
 
 fn process_stats(trace: &Trace, by_thread: &HashMap<(u32, u32), u64>) -> Vec<ProcessStats> {

@@ -280,7 +280,7 @@ fn value(arg: &Message<'_>) -> String {
         (5, Wire::Fixed(bits)) => f64::from_bits(*bits).to_string(),
         (6, Wire::Bytes(bytes)) => text(bytes),
         (12, _) => {
-            let items: Vec<_> = all(arg, 12).into_iter().map(|item| value_of(item)).collect();
+            let items: Vec<_> = all(arg, 12).into_iter().map(value_of).collect();
             format!("[{}]", items.join(","))
         }
         other => panic!("an annotation of another kind: {other:?}"),

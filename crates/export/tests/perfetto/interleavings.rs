@@ -49,7 +49,7 @@ fn build(records: &[Record]) -> Trace {
         let (pid, tid) = (10 + process, 100 * (10 + process) + thread);
         let at = At { cpu, time: time.max(0).cast_unsigned(), pid, tid };
         match op {
-            Op::New => ids.new(&mut b, at, span),
+            Op::New => ids.create(&mut b, at, span),
             Op::Enter => ids.enter(&mut b, at, span),
             Op::Exit => ids.exit(&mut b, at, span),
             Op::Close(duration) => ids.close(&mut b, at, span, duration),

@@ -28,7 +28,7 @@ pub(crate) fn span_schemas(b: &mut Builder, name: &str) -> SpanIds {
 }
 
 impl SpanIds {
-    pub(crate) fn new(self, b: &mut Builder, at: At, span: u64) {
+    pub(crate) fn create(self, b: &mut Builder, at: At, span: u64) {
         b.event(at, self.new, &Payload::new().u64(span).u64(0).u64(span * 100));
     }
 
@@ -61,9 +61,9 @@ pub(crate) fn nested() -> Trace {
     let tick = b.schema("demo:tick", Kind::Event, &[("seq", Type::Scalar(Scalar::U64))]);
     b.process(10, 1, b"/usr/bin/server", b"server\0--port\x0080\0");
     b.thread(10, 11, b"worker");
-    outer.new(&mut b, at(1_000), 1);
+    outer.create(&mut b, at(1_000), 1);
     outer.enter(&mut b, at(1_010), 1);
-    inner.new(&mut b, at(1_020), 2);
+    inner.create(&mut b, at(1_020), 2);
     // The thread migrates to another CPU in between.
     inner.enter(&mut b, at(1_030).cpu(1), 2);
     b.event(at(1_040).cpu(1), tick, &Payload::new().u64(7));
@@ -83,10 +83,10 @@ pub(crate) fn interleaved() -> Trace {
     b.thread(10, 12, b"tokio-2");
     let t1 = at;
     let t2 = |time| at(time).tid(12).cpu(1);
-    task.new(&mut b, t1(1_000), 1);
+    task.create(&mut b, t1(1_000), 1);
     task.enter(&mut b, t1(1_010), 1);
     task.exit(&mut b, t1(1_020), 1);
-    task.new(&mut b, t1(1_030), 2);
+    task.create(&mut b, t1(1_030), 2);
     task.follows(&mut b, t1(1_035), 2, 1);
     task.enter(&mut b, t1(1_040), 2);
     task.enter(&mut b, t2(1_045), 1);
@@ -111,10 +111,10 @@ pub(crate) fn cut() -> Trace {
     // Entered without having been created.
     span.enter(&mut b, at(1_200), 3);
     // Created, entered, never left.
-    span.new(&mut b, at(1_300), 4);
+    span.create(&mut b, at(1_300), 4);
     span.enter(&mut b, at(1_310), 4);
     // Created and never entered.
-    span.new(&mut b, at(1_400), 5);
+    span.create(&mut b, at(1_400), 5);
     b.lose("full", 20);
     b.lose("busy", 3);
     b.trace()

@@ -142,15 +142,15 @@ fn a_forked_child_keeps_its_parents_spans_apart() {
     let span = scenes::span_schemas(&mut b, "app:work");
     b.process(10, 1, b"parent", b"");
     b.process(20, 10, b"child", b"");
-    span.new(&mut b, at(1_000).pid(10), 1);
+    span.create(&mut b, at(1_000).pid(10), 1);
     span.enter(&mut b, at(1_010).pid(10), 1);
     // The child leaves what its parent had entered, and enters it again.
     span.exit(&mut b, at(1_020).pid(20), 1);
     span.enter(&mut b, at(1_030).pid(20), 1);
     // Its own first span has the id that its parent's next span has.
-    span.new(&mut b, at(1_040).pid(20), 2);
+    span.create(&mut b, at(1_040).pid(20), 2);
     span.enter(&mut b, at(1_050).pid(20), 2);
-    span.new(&mut b, at(1_060).pid(10), 2);
+    span.create(&mut b, at(1_060).pid(10), 2);
     span.enter(&mut b, at(1_070).pid(10), 2);
     span.exit(&mut b, at(1_080).pid(20), 2);
     span.close(&mut b, at(1_081).pid(20), 2, 41);
