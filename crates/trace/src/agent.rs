@@ -31,6 +31,7 @@ mod socket;
 mod thread;
 
 use crate::session::{self, AttachError};
+use crate::site;
 use crate::sync::ForkMutex;
 use std::fmt;
 use std::fs::OpenOptions;
@@ -105,6 +106,13 @@ fn first() -> Result<(), InitError> {
         return Err(InitError::Disabled);
     }
     pin();
+    // While there is one thread, each of these takes microseconds; with more, an RCU grace period of
+    // the kernel's. Then they are left to whoever needs them first.
+    if owlet_sys::process::thread_count() == Ok(1) {
+        site::register();
+        let _ = owlet_percpu::backend();
+        let _ = owlet_percpu::fence::register_global();
+    }
     let joined = match std::env::var("OWLET_SESSION") {
         Ok(path) if !path.is_empty() => join(&path),
         _ => Ok(()),

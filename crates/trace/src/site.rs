@@ -152,16 +152,21 @@ pub fn count() -> usize {
     table().iter().filter(|record| record.kind != NONE).count()
 }
 
+/// Registers the process for the barrier that follows a change, once.
+pub(crate) fn register() {
+    static REGISTER: Once = Once::new();
+    REGISTER.call_once(|| {
+        let _ = owlet_sys::membarrier::register_private_expedited_sync_core();
+    });
+}
+
 /// Makes every site agree with its tracepoint's flag. The caller holds the control lock.
 ///
 /// All or nothing as far as the process allows: when the first write is refused, so is the change.
 pub(crate) fn commit() -> Result<Switched, Refused> {
     #[cfg(owlet_site = "toggle")]
     {
-        static REGISTER: Once = Once::new();
-        REGISTER.call_once(|| {
-            let _ = owlet_sys::membarrier::register_private_expedited_sync_core();
-        });
+        register();
         let mut writer = patch::Writer::new();
         let mut done = Switched::default();
         for record in table().iter().filter(|record| record.kind == TOGGLE) {
@@ -183,7 +188,6 @@ pub(crate) fn commit() -> Result<Switched, Refused> {
     }
     #[cfg(not(owlet_site = "toggle"))]
     {
-        let _ = Once::is_completed;
         Ok(Switched::default())
     }
 }

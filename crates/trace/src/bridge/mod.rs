@@ -2,12 +2,11 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `tracing` | spans and events of the `tracing` crate (feature `tracing`, `layer`) |
-//! | `log` | records of the `log` crate (feature `log`) |
+//! | [`tracing`] | spans and events of the `tracing` crate (features `tracing`, `layer`) |
+//! | [`log`] | records of the `log` crate (feature `log`) |
 //! | `shape` | one call site's tracepoints: typed variants, and one for everything else |
 //! | `payload` | one event's values, formatted into a bounded buffer on the stack |
-//! | `table` | call site to its state, without a lock |
-//! | `stack` | the spans a thread is in |
+//! | `table` | from a call site to its state, without a lock |
 //! | `hub` | telling both worlds that something was switched |
 //!
 //! A bridge formats first, into memory of its own, and emits then: see the rules of
@@ -18,7 +17,15 @@ mod hub;
 pub mod log;
 mod payload;
 mod shape;
-mod stack;
 mod table;
 #[cfg(feature = "tracing")]
 pub mod tracing;
+
+/// The innermost recorded span this thread is in; 0 when there is none.
+#[cfg(feature = "log")]
+fn current_span() -> u64 {
+    #[cfg(feature = "tracing")]
+    return tracing::innermost();
+    #[cfg(not(feature = "tracing"))]
+    return 0;
+}

@@ -1,0 +1,261 @@
+//! The spans of one subscriber that are alive: from a span's id to what we know of it.
+//!
+//! Ids are words that are unique while their span lives. The table is set-associative: levels of
+//! growing size, each an array of buckets of [`WAYS`] keys (one cache line) and as many states. A
+//! key may lie anywhere in its bucket of any level; taking it out is one store. There is no chain
+//! and no tombstone, so nothing has to be repaired, and a forked child finds at worst one way that
+//! nobody will use again.
+//!
+//! Memory: 40 bytes for each span alive at the same time, at the most crowded moment; levels are kept
+//! until the subscriber goes.
+//!
+//! # States of a way, told by its key
+//! | key | meaning | next |
+//! |---|---|---|
+//! | 0 | free | `BUSY` by compare-exchange in [`Spans::insert`] |
+//! | `BUSY` | its owner writes the state | the id |
+//! | id | alive | 0, by whoever drops the last reference |
+//!
+//! # Invariants
+//! 1. A level, once published, stays until the table is dropped.
+//! 2. Only the thread that made a key `BUSY` writes the state behind it, references excepted.
+//!
+//! # Barriers
+//! A state is read like a seqlock whose sequence is the key: an id that was forged, or used after
+//! its span closed, is found missing instead of read in halves.
+//!
+//! | letter | where | pairs with | orders |
+//! |---|---|---|---|
+//! | [A] | key becomes the id | [B] | the state before the id can be found |
+//! | [B] | key is looked at | [A] | the same |
+//! | [C] | fence between `BUSY` and the state | [D] | nobody reads the new state under the old id |
+//! | [D] | fence between the state and looking at the key again | [C] | the same |
+//! | [E] | a level is published | [F] | its contents before it can be found |
+//! | [F] | a level is looked at | [E] | the same |
+//! | [G] | a reference goes | [G] | what other owners did before the span is closed |
+
+use super::site::Site;
+use crate::bridge::table::mix;
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use core::ptr;
+
+const WAYS: usize = 8;
+/// Levels at most: 512, 4 Ki, 32 Ki, 256 Ki, 2 Mi, 16 Mi spans.
+const LEVELS: usize = 6;
+const FIRST_BUCKETS: usize = 64;
+const FREE: u64 = 0;
+const BUSY: u64 = u64::MAX;
+
+/// The subscriber inside does not know the span.
+pub(crate) const OURS: u32 = 1;
+
+#[repr(align(64))]
+struct Keys([AtomicU64; WAYS]);
+
+struct State {
+    span: AtomicU64,
+    since: AtomicU64,
+    site: AtomicPtr<Site>,
+    references: AtomicU32,
+    flags: AtomicU32,
+}
+
+/// One bucket.
+struct Bucket {
+    keys: Keys,
+    states: [State; WAYS],
+}
+
+/// What is known of a span that is alive.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'t> {
+    key: &'t AtomicU64,
+    state: &'t State,
+    /// Its number in traces; 0 when it is not recorded.
+    pub(crate) span: u64,
+    /// When it was created, by the monotonic clock.
+    pub(crate) since: u64,
+    pub(crate) site: &'static Site,
+    pub(crate) flags: u32,
+}
+
+/// What a new entry holds.
+pub(crate) struct New {
+    pub(crate) span: u64,
+    pub(crate) since: u64,
+    pub(crate) site: &'static Site,
+    pub(crate) flags: u32,
+}
+
+/// See the module.
+pub(crate) struct Spans {
+    levels: [AtomicPtr<Bucket>; LEVELS],
+}
+
+impl Spans {
+    pub(crate) const fn new() -> Self {
+        Self { levels: [const { AtomicPtr::new(ptr::null_mut()) }; LEVELS] }
+    }
+
+    /// The span with this id. Wait-free: one cache line a level, and the state.
+    #[inline]
+    pub(crate) fn find(&self, id: u64) -> Option<Known<'_>> {
+        let hash = mix(id);
+        for (level, buckets) in self.levels.iter().enumerate() {
+            // [F] Acquire: pairs with [E].
+            let start = buckets.load(Ordering::Acquire);
+            if start.is_null() {
+                return None;
+            }
+            // SAFETY: `bucket_of` is below the number of buckets; invariant 1.
+            let bucket = unsafe { &*start.add(bucket_of(hash, level)) };
+            for (key, state) in bucket.keys.0.iter().zip(&bucket.states) {
+                // [B] Acquire: pairs with [A]; without it: the state of the span before.
+                if key.load(Ordering::Acquire) == id {
+                    return Known::read(key, state, id);
+                }
+            }
+        }
+        None
+    }
+
+    /// Puts a span in, with one reference. `false` when there is no room.
+    pub(crate) fn insert(&self, id: u64, new: &New) -> bool {
+        let hash = mix(id);
+        for (level, buckets) in self.levels.iter().enumerate() {
+            // [F] Acquire: pairs with [E].
+            let mut start = buckets.load(Ordering::Acquire);
+            if start.is_null() {
+                let Some(grown) = self.grow_slow(level) else { return false };
+                start = grown;
+            }
+            // SAFETY: `bucket_of` is below the number of buckets; invariant 1.
+            let bucket = unsafe { &*start.add(bucket_of(hash, level)) };
+            for (key, state) in bucket.keys.0.iter().zip(&bucket.states) {
+                let free = key.load(Ordering::Relaxed) == FREE;
+                if free
+                    && key
+                        .compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed)
+                        .is_ok()
+                {
+                    // [C] Release fence: pairs with [D]; without it: a reader that found the old
+                    // id reads the new state and does not notice.
+                    fence(Ordering::Release);
+                    state.write(new);
+                    // [A] Release: pairs with [B].
+                    key.store(id, Ordering::Release);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Number of spans alive. Walks the whole table.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        let mut count = 0;
+        for (level, buckets) in self.levels.iter().enumerate() {
+            let start = buckets.load(Ordering::Acquire);
+            for at in 0..if start.is_null() { 0 } else { buckets_in(level) } {
+                // SAFETY: below the number of buckets; invariant 1.
+                let bucket = unsafe { &*start.add(at) };
+                count += bucket.keys.0.iter().filter(|k| k.load(Ordering::Relaxed) != FREE).count();
+            }
+        }
+        count
+    }
+
+    #[cold]
+    fn grow_slow(&self, level: usize) -> Option<*mut Bucket> {
+        let slot = self.levels.get(level)?;
+        let layout = layout(level)?;
+        // SAFETY: the layout is not of size zero. Zeroed memory is a valid array of buckets: free
+        // keys, and states of integers and null pointers.
+        let fresh = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<Bucket>();
+        if fresh.is_null() {
+            return None;
+        }
+        // [E] Release on success: pairs with [F]. [F] Acquire on failure.
+        match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => Some(fresh),
+            Err(theirs) => {
+                // SAFETY: allocated above with this layout, and not published.
+                unsafe { std::alloc::dealloc(fresh.cast(), layout) };
+                Some(theirs)
+            }
+        }
+    }
+}
+
+impl Drop for Spans {
+    fn drop(&mut self) {
+        for (level, slot) in self.levels.iter_mut().enumerate() {
+            if let Some(layout) = layout(level)
+                && !slot.get_mut().is_null()
+            {
+                // SAFETY: `grow_slow` allocated it with this layout, and nobody has it any more:
+                // we are borrowed uniquely.
+                unsafe { std::alloc::dealloc(slot.get_mut().cast(), layout) };
+            }
+        }
+    }
+}
+
+impl<'t> Known<'t> {
+    #[inline]
+    fn read(key: &'t AtomicU64, state: &'t State, id: u64) -> Option<Self> {
+        let span = state.span.load(Ordering::Relaxed);
+        let since = state.since.load(Ordering::Relaxed);
+        let site = state.site.load(Ordering::Relaxed);
+        let flags = state.flags.load(Ordering::Relaxed);
+        // [D] Acquire fence: pairs with [C].
+        fence(Ordering::Acquire);
+        if key.load(Ordering::Relaxed) != id {
+            return None;
+        }
+        // SAFETY: written together with the id that is still there, from a `&'static Site`.
+        let site = unsafe { site.as_ref() }?;
+        Some(Self { key, state, span, since, site, flags })
+    }
+
+    /// One more reference.
+    pub(crate) fn retain(&self) {
+        self.state.references.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One reference less. `true` when it was the last: the caller must [`remove`](Self::remove) it.
+    #[must_use]
+    pub(crate) fn release(&self) -> bool {
+        // [G] Release and Acquire: pairs with itself; the last owner comes after all others.
+        self.state.references.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Takes the span out. Its id may be used again when this returns.
+    pub(crate) fn remove(&self) {
+        self.key.store(FREE, Ordering::Release);
+    }
+}
+
+impl State {
+    fn write(&self, new: &New) {
+        self.span.store(new.span, Ordering::Relaxed);
+        self.since.store(new.since, Ordering::Relaxed);
+        self.site.store(ptr::from_ref(new.site).cast_mut(), Ordering::Relaxed);
+        self.references.store(1, Ordering::Relaxed);
+        self.flags.store(new.flags, Ordering::Relaxed);
+    }
+}
+
+const fn buckets_in(level: usize) -> usize {
+    FIRST_BUCKETS << (3 * level)
+}
+
+#[inline]
+fn bucket_of(hash: u64, level: usize) -> usize {
+    (hash >> 32) as usize & (buckets_in(level) - 1)
+}
+
+fn layout(level: usize) -> Option<std::alloc::Layout> {
+    std::alloc::Layout::array::<Bucket>(buckets_in(level)).ok()
+}

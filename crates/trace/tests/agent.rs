@@ -1,0 +1,382 @@
+//! The agent: sockets, sessions over them, hostile clients.
+
+mod common;
+#[path = "common/child.rs"]
+mod proc;
+
+use common::{Client, Recorder, Wanted, matched, socket_of};
+use owlet_wire::control::{MAGIC, Reply, Request};
+use owlet_wire::schema::Level;
+use owlet_wire::{WIRE_VERSION, frame};
+use proc::{Target, eventually, hear, say};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+owlet::tracepoint! {
+    /// Events of these tests.
+    pub mod app {
+        /// One step.
+        #[level(Debug)]
+        step(seq: u64, note: &str);
+        other(x: Option<i32>);
+    }
+}
+
+traced_program!(child);
+
+fn child(mode: &str) {
+    let start = Instant::now();
+    let outcome = owlet::init();
+    let took = start.elapsed();
+    owlet::trace!(app::step, 0, "first");
+    match mode {
+        "plain" => {
+            say(&format!("ready {took:?} {outcome:?}"));
+            while let Some(line) = hear() {
+                let n = line.parse().unwrap_or(0);
+                (1..=n).for_each(|seq| owlet::trace!(app::step, seq, "note"));
+                say("done");
+            }
+        }
+        "busy" => {
+            say("ready");
+            std::thread::spawn(|| (0..).for_each(|seq| owlet::trace!(app::step, seq, "busy")));
+            while hear().is_some() {}
+        }
+        // O2, T3: exit while everything is going on.
+        "exit" => {
+            std::thread::spawn(|| (0..).for_each(|seq| owlet::trace!(app::step, seq, "exit")));
+            say("ready");
+            let _ = hear();
+            std::process::exit(7);
+        }
+        "many-inits" => {
+            let barrier = std::sync::Barrier::new(64);
+            let all: Vec<_> = std::thread::scope(|scope| {
+                let run = || {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        owlet::trace!(app::step, 1, "at the barrier");
+                        owlet::init()
+                    })
+                };
+                let threads: Vec<_> = (0..64).map(|_| run()).collect();
+                threads.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            assert!(all.iter().all(|one| *one == all[0]));
+            say("ready");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn list_tells_everything_and_the_hello_who_answers() {
+    let mut target = Target::start("plain");
+    target.expect("ready");
+    let client = Client::connect(target.pid());
+    assert_eq!((client.hello.pid, client.hello.wire_version), (target.pid(), WIRE_VERSION));
+    assert_eq!(client.hello.ppid, std::process::id());
+    assert!(client.hello.args.ends_with(b"\0traced\0"));
+    assert_eq!(client.hello.site, owlet::site::KIND);
+    assert_eq!((client.hello.tracepoints, client.hello.sessions), (1, 0));
+    // `other` has no site: it cannot happen.
+    let points = client.list("*");
+    assert_eq!(points.len(), 1);
+    let step = &points[0];
+    assert_eq!(
+        (step.name.as_str(), step.level, step.enabled, step.hits),
+        ("app:step", Level::Debug, false, 0)
+    );
+    assert_eq!((step.doc.as_str(), step.fields.len()), ("One step.", 2));
+    assert!(client.list("nothing*").is_empty());
+    assert_eq!(matched(&client.control(&[("*", true)])), (1, 0, 1, 0), "no session to switch");
+    drop(client);
+    assert!(target.end().success());
+}
+
+#[test]
+fn a_session_over_the_socket_is_exact_and_ends_with_its_connection() {
+    let mut target = Target::start("plain");
+    target.expect("ready");
+    let mut recorder =
+        Recorder::new(&Wanted { rules: vec![("other*", true)], ..Wanted::default() });
+    let client = Client::connect(target.pid());
+    assert_eq!(matched(&client.attach(&recorder)), (0, 0, 1, 1));
+    target.tell("10");
+    target.expect("done");
+    assert_eq!(matched(&client.control(&[("app:*", true)])), (1, 1, 1, 1));
+    target.tell("1000");
+    target.expect("done");
+    let watcher = Client::connect(target.pid());
+    let step = &watcher.list("app:step")[0];
+    assert_eq!((step.enabled, step.hits), (true, 1000));
+    assert_eq!(Client::connect(target.pid()).hello.sessions, 1);
+    // From a connection without a session: every session.
+    assert_eq!(matched(&watcher.control(&[("app:*", false)])), (1, 0, 1, 1));
+    target.tell("10");
+    target.expect("done");
+    watcher.control(&[("app:*", true)]);
+    target.tell("5");
+    target.expect("done");
+    assert_eq!(recorder.drain(), 1005);
+    assert_eq!(recorder.total_lost(), 0);
+    assert!(recorder.threads.iter().all(|thread| thread.pid == target.pid()));
+    drop(client);
+    let off = || !watcher.list("app:step")[0].enabled;
+    assert!(eventually(Duration::from_secs(5), off), "the session outlived its connection");
+    target.tell("10");
+    target.expect("done");
+    assert_eq!(recorder.drain(), 0);
+
+    // The same again, ended by request.
+    let mut recorder = Recorder::new(&Wanted::default());
+    let client = Client::connect(target.pid());
+    assert_eq!(matched(&client.attach(&recorder)), (1, 1, 1, 1));
+    assert!(matches!(client.attach(&recorder), Reply::Error { .. }));
+    target.tell("3");
+    target.expect("done");
+    assert_eq!(client.ask(&Request::Detach), Reply::Detached);
+    assert!(matches!(client.ask(&Request::Detach), Reply::Error { .. }));
+    target.tell("3");
+    target.expect("done");
+    assert_eq!(recorder.drain(), 3);
+    assert!(target.end().success());
+}
+
+#[test]
+fn owlet_session_is_joined_before_the_first_event_and_announced() {
+    let dir = tempdir();
+    let path = dir.join("recorder");
+    let listener = UnixListener::bind(&path).unwrap();
+    let rendezvous = path.to_str().unwrap().to_owned();
+    let mut recorder = Recorder::new(&Wanted { rendezvous, ..Wanted::default() });
+    let fd = recorder.segment.fd().as_raw_fd();
+    let session = format!("/proc/{}/fd/{fd}", std::process::id());
+    let mut target = Target::spawn(proc::command("plain").env("OWLET_SESSION", session));
+    assert!(target.expect("ready").contains("Ok"));
+    let client = Client::greet(listener.accept().unwrap().0);
+    assert_eq!((client.hello.pid, client.hello.sessions), (target.pid(), 1));
+    target.tell("10");
+    target.expect("done");
+    assert_eq!(recorder.drain(), 11);
+    assert_eq!(recorder.events[0].value("note"), "first");
+    assert_eq!(recorder.processes.len(), 1);
+    assert_eq!(client.ask(&Request::Detach), Reply::Detached);
+    target.tell("10");
+    target.expect("done");
+    assert_eq!(recorder.drain(), 0);
+    assert!(target.end().success());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_session_whose_recorder_is_gone_is_left() {
+    let dir = tempdir();
+    let path = dir.join("recorder");
+    drop(UnixListener::bind(&path).unwrap());
+    let rendezvous = path.to_str().unwrap().to_owned();
+    let recorder = Recorder::new(&Wanted { rendezvous, ..Wanted::default() });
+    let session = format!("/proc/{}/fd/{}", std::process::id(), recorder.segment.fd().as_raw_fd());
+    let mut target = Target::spawn(proc::command("plain").env("OWLET_SESSION", &session));
+    target.expect("ready");
+    let client = Client::connect(target.pid());
+    assert!(eventually(Duration::from_secs(5), || !client.list("*")[0].enabled));
+    // Without a rendezvous: the stop word.
+    let recorder = Recorder::new(&Wanted::default());
+    let session = format!("/proc/{}/fd/{}", std::process::id(), recorder.segment.fd().as_raw_fd());
+    let mut target = Target::spawn(proc::command("plain").env("OWLET_SESSION", &session));
+    target.expect("ready");
+    let client = Client::connect(target.pid());
+    assert!(client.list("*")[0].enabled);
+    recorder.segment.stop();
+    assert!(eventually(Duration::from_secs(5), || !client.list("*")[0].enabled));
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn d8_a_recorder_that_never_answers_does_not_delay_the_start() {
+    let dir = tempdir();
+    let path = dir.join("recorder");
+    let listener = UnixListener::bind(&path).unwrap();
+    // SAFETY: no memory is passed. A backlog of one, filled below.
+    unsafe { libc::listen(listener.as_raw_fd(), 0) };
+    let _filler = UnixStream::connect(&path).unwrap();
+    let rendezvous = path.to_str().unwrap().to_owned();
+    let mut recorder = Recorder::new(&Wanted { rendezvous, ..Wanted::default() });
+    let session = format!("/proc/{}/fd/{}", std::process::id(), recorder.segment.fd().as_raw_fd());
+    for _ in 0..10 {
+        let mut target = Target::spawn(proc::command("plain").env("OWLET_SESSION", &session));
+        let ready = target.expect("ready");
+        let took = ready.split(' ').next().unwrap();
+        let ms: f64 = match took.strip_suffix("ms") {
+            Some(ms) => ms.parse().unwrap(),
+            None => took.strip_suffix("µs").expect("seconds").parse::<f64>().unwrap() / 1000.0,
+        };
+        assert!(ms < 50.0, "init took {took}");
+        assert_eq!(Client::connect(target.pid()).hello.sessions, 1);
+    }
+    assert_eq!(recorder.drain(), 10);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn owlet_disable_switches_the_agent_off_and_bad_sessions_are_told() {
+    let mut target = Target::spawn(proc::command("plain").env("OWLET_DISABLE", "1"));
+    assert!(target.expect("ready").contains("Disabled"));
+    assert!(socket_of(target.pid(), Duration::from_millis(100)).is_none());
+    // X5: missing, forbidden, garbage.
+    let garbage = tempdir().join("garbage");
+    std::fs::write(&garbage, [0x5a; 100_000]).unwrap();
+    for path in
+        ["/proc/1/fd/99999", "/dev/null", "/proc/self/mem", garbage.to_str().unwrap(), "/nowhere"]
+    {
+        let mut target = Target::spawn(proc::command("plain").env("OWLET_SESSION", path));
+        assert!(target.expect("ready").contains("Err(Session"), "{path}");
+        // The agent runs all the same.
+        assert_eq!(Client::connect(target.pid()).hello.sessions, 0);
+        assert!(target.end().success());
+    }
+}
+
+#[test]
+fn x5_garbage_segments_are_refused_and_the_program_lives() {
+    let mut target = Target::start("plain");
+    target.expect("ready");
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let client = Client::connect(target.pid());
+    common::send_with_fd(
+        &client.stream,
+        &frame::to_vec(&Request::Attach).unwrap(),
+        file.as_raw_fd(),
+    );
+    let reply: Reply = frame::read(&mut &client.stream, u32::MAX).unwrap();
+    assert!(matches!(reply, Reply::Error { .. }));
+    assert!(matches!(client.ask(&Request::Attach), Reply::Error { .. }), "no descriptor");
+    // The connection goes on.
+    assert_eq!(client.list("*").len(), 1);
+    assert!(target.end().success());
+}
+
+#[test]
+fn c2_another_version_is_refused_by_both_numbers() {
+    let mut target = Target::start("plain");
+    target.expect("ready");
+    let stream =
+        UnixStream::connect(socket_of(target.pid(), Duration::from_secs(5)).unwrap()).unwrap();
+    (&stream).write_all(&MAGIC).unwrap();
+    frame::write(&mut &stream, &Request::Hello { wire_version: 4711 }).unwrap();
+    let Reply::Error { message, hint } = frame::read(&mut &stream, u32::MAX).unwrap() else {
+        panic!("not refused")
+    };
+    assert!(message.contains("4711") && message.contains(&WIRE_VERSION.to_string()), "{message}");
+    assert!(!hint.is_empty());
+    assert_eq!((&stream).read(&mut [0]).unwrap(), 0, "the connection is closed");
+}
+
+#[test]
+fn hostile_and_slow_clients_block_nobody() {
+    let mut target = Target::start("busy");
+    target.expect("ready");
+    let path = socket_of(target.pid(), Duration::from_secs(5)).unwrap();
+    let connect = || UnixStream::connect(&path).unwrap();
+    let mut held = Vec::new();
+    // Says nothing; says half a magic; says half a frame; claims a huge frame; speaks HTTP.
+    held.push(connect());
+    for bytes in
+        [&MAGIC[..2], b"OWL1\xff\0\0\0half", b"OWL1\xff\xff\xff\xffx", b"GET / HTTP/1.1\r\n\r\n"]
+    {
+        let stream = connect();
+        (&stream).write_all(bytes).unwrap();
+        held.push(stream);
+    }
+    // Asks for a great deal, and takes none of it.
+    let greedy = connect();
+    (&greedy).write_all(&MAGIC).unwrap();
+    frame::write(&mut &greedy, &Request::Hello { wire_version: WIRE_VERSION }).unwrap();
+    greedy.set_nonblocking(true).unwrap();
+    let list = frame::to_vec(&Request::List { pattern: "*".to_owned() }).unwrap();
+    for _ in 0..100_000 {
+        if (&greedy).write(&list).is_err() {
+            break;
+        }
+    }
+    held.push(greedy);
+    let start = Instant::now();
+    let client = Client::connect(target.pid());
+    assert_eq!(client.list("*").len(), 1);
+    assert!(start.elapsed() < Duration::from_secs(1), "took {:?}", start.elapsed());
+    // A flood of connections: some are turned away, the one that is there is served.
+    let flood: Vec<_> = (0..300).filter_map(|_| UnixStream::connect(&path).ok()).collect();
+    let start = Instant::now();
+    assert_eq!(client.list("*").len(), 1);
+    assert!(start.elapsed() < Duration::from_secs(1), "took {:?}", start.elapsed());
+    drop(flood);
+    drop(held);
+    assert!(eventually(Duration::from_secs(5), || UnixStream::connect(&path).is_ok()));
+    assert_eq!(Client::connect(target.pid()).list("*").len(), 1);
+    assert!(target.end().success());
+}
+
+#[test]
+fn a6_sixty_four_threads_initialise_at_once() {
+    for _ in 0..20 {
+        let mut target = Target::start("many-inits");
+        target.expect("ready");
+        assert!(target.end().success());
+    }
+}
+
+#[test]
+fn o2_exit_while_clients_list_and_switch() {
+    let rounds = if cfg!(debug_assertions) { 60 } else { 500 };
+    for round in 0..rounds {
+        let mut target = Target::start("exit");
+        target.expect("ready");
+        let Some(path) = socket_of(target.pid(), Duration::from_secs(5)) else {
+            panic!("no agent")
+        };
+        let recorder = Recorder::new(&Wanted { ring_bytes: 1 << 16, ..Wanted::default() });
+        let client = Client::greet(UnixStream::connect(path).unwrap());
+        client.attach(&recorder);
+        let requests: Vec<_> = [("*", true), ("*", false)]
+            .into_iter()
+            .map(|rule| frame::to_vec(&Request::Control { rules: common::rules(&[rule]) }).unwrap())
+            .collect();
+        let list = frame::to_vec(&Request::List { pattern: "*".to_owned() }).unwrap();
+        let batch = [&requests[0][..], &list, &requests[1], &list].concat().repeat(1 + round % 20);
+        (&client.stream).write_all(&batch).unwrap();
+        target.tell("exit");
+        let status = target.child.wait().unwrap();
+        assert_eq!(status.code(), Some(7), "round {round}: {status}");
+    }
+}
+
+#[test]
+fn the_socket_goes_with_the_program_and_stale_ones_are_cleaned() {
+    let mut target = Target::start("plain");
+    target.expect("ready");
+    let path = socket_of(target.pid(), Duration::from_secs(5)).unwrap();
+    assert!(target.end().success());
+    assert!(!path.exists(), "left behind at exit");
+    let mut target = Target::start("plain");
+    target.expect("ready");
+    let path = socket_of(target.pid(), Duration::from_secs(5)).unwrap();
+    target.child.kill().unwrap();
+    target.child.wait().unwrap();
+    assert!(path.exists());
+    let mut next = Target::start("plain");
+    next.expect("ready");
+    assert!(eventually(Duration::from_secs(5), || !path.exists()), "stale");
+}
+
+fn tempdir() -> std::path::PathBuf {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("owlet-test-{}-{n}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
