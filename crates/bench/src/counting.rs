@@ -25,12 +25,22 @@ pub(crate) fn run(options: &Options, report: &mut Report) -> Result<()> {
     // A loop is a counter, a comparison and a jump: two or three instructions.
     let within = |name: &str, value: f64, known: f64, slack: f64, report: &mut Report| {
         if !known.is_nan() {
-            report.gate(&format!("{name}: off from {known} by"), round2((value - known).abs()), slack);
+            report.gate(
+                &format!("{name}: off from {known} by"),
+                round2((value - known).abs()),
+                slack,
+            );
         }
     };
     for (case, known) in KNOWN {
         let counts = step::count(&mut worker, case, n)?;
-        within(&format!("{case}: instructions"), counts.instructions, known.instructions, 4.0, report);
+        within(
+            &format!("{case}: instructions"),
+            counts.instructions,
+            known.instructions,
+            4.0,
+            report,
+        );
         within(&format!("{case}: locked"), counts.locked, known.locked, 0.0, report);
         within(&format!("{case}: system calls"), counts.syscalls, known.syscalls, 0.0, report);
     }

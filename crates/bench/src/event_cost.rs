@@ -7,11 +7,15 @@
 //! | tracing-fmt | `tracing` with the text formatter, to /dev/null |
 //! | lttng-ust | a C program, when LTTng is installed; rings big enough for all, drained to disk |
 //!
-//! Every figure is net: the empty loop, measured in the same run, is subtracted. Nanoseconds are
+//! The rings are warm: a first round through them, untimed, has touched every page, and between runs
+//! the reader catches up.
+//!
+//! Every figure but the ratios is net: the empty loop, measured in the same run, is subtracted. Nanoseconds are
 //! CPU time of the emitting thread; instructions are counted by single-stepping one thread.
 
 use crate::Options;
 use crate::harness::report::{Bound, Kind, Report, Table, number, rounded};
+use crate::harness::serve::warm_up;
 use crate::harness::session::{Armed, Drain, Seen, Session};
 use crate::harness::stats::{median, spread_percent};
 use crate::harness::step::{self, Counts};
@@ -19,6 +23,7 @@ use crate::harness::worker::Worker;
 use crate::peers::cases::{DISABLED, ONE, THREE, TRACING};
 use crate::peers::lttng::Lttng;
 use anyhow::{Context, Result};
+use owlet_ring::Watermark;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,11 +52,14 @@ type Key = (&'static str, &'static str, usize);
 
 /// Runs it.
 pub(crate) fn run(options: &Options, report: &mut Report) -> Result<()> {
-    let events = options.size(1_000_000, 20_000);
+    // Eight threads' worth of the longest event must fit the rings of a single CPU.
+    let events = options.size(200_000, 20_000);
+    let ring = if options.small { 16 << 20 } else { 128 << 20 };
     report.parameter("events", &format!("{events} a thread and run (slow peers fewer)"));
     report.parameter("threads", "1, 2 and 8, pinned to the CPUs in turn");
-    let mut bench = Bench::start(report)?;
+    let mut bench = Bench::start(ring, report)?;
     bench.count(report)?;
+    bench.warm(ring, report.cpus())?;
     for _ in 0..options.reps() {
         for threads in THREADS {
             for (peer, share) in PEERS {
@@ -70,13 +78,16 @@ struct Bench {
     workers: BTreeMap<&'static str, Worker>,
     lttng: Option<Lttng>,
     drain: Option<Drain>,
+    emitted: u64,
     ns: BTreeMap<Key, Vec<f64>>,
     counts: BTreeMap<(&'static str, &'static str), Counts>,
 }
 
 impl Bench {
-    fn start(report: &mut Report) -> Result<Self> {
-        let session = Session::new(64 << 20, Duration::from_millis(2))?;
+    fn start(ring: usize, report: &mut Report) -> Result<Self> {
+        let mebibytes = ring >> 20;
+        report.parameter("rings", &format!("{mebibytes} MiB a CPU, read when a quarter full"));
+        let session = Session::new(ring, Duration::from_millis(2))?;
         let mut workers = BTreeMap::new();
         for peer in ["loop", "floor", OWLET, "tracing-fmt"] {
             match Worker::start(peer, &[session.env()])? {
@@ -91,10 +102,11 @@ impl Bench {
                 None
             }
         };
-        let how = Armed(session.waiter());
+        // As the recorder of the `owlet` command does.
+        let how = Armed::new(&session, Watermark::percent(25));
         let drain = Some(Drain::start(session, Box::new(how)));
         let (ns, counts) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { workers, lttng, drain, ns, counts })
+        Ok(Self { workers, lttng, drain, emitted: 0, ns, counts })
     }
 
     fn worker(&mut self, peer: &str) -> Option<&mut Worker> {
@@ -107,24 +119,56 @@ impl Bench {
     /// Instructions, before anything is timed. A failure to count is said and leaves a gap.
     fn count(&mut self, report: &mut Report) -> Result<()> {
         for (peer, share) in PEERS {
-            let n = if share < 0.1 { 5 } else { 50 };
+            // The loops do the same every time; few iterations are enough.
+            let n = if share < 0.1 { 2 } else { 10 };
             for case in CASES {
                 let Some(worker) = self.worker(peer).filter(|w| w.has(case)) else { continue };
                 let counts = step::count(worker, case, n);
                 let counts = counts.with_context(|| format!("count instructions of {peer}"))?;
                 self.counts.insert((peer, case), counts);
+                if peer == OWLET && case != DISABLED {
+                    self.emitted += step::iterations(n);
+                }
             }
         }
         report.say("counted      instructions by single-stepping, rseq sections included");
         Ok(())
     }
 
-    fn once(&mut self, peer: &'static str, threads: usize, n: u64, report: &mut Report) -> Result<()> {
+    /// Writes each ring full once, so that the worker has every page of it.
+    fn warm(&mut self, ring: usize, cpus: usize) -> Result<()> {
+        let n = (ring / 32) as u64 / 4;
+        for _ in 0..5 {
+            let Some(worker) = self.worker(OWLET) else { return Ok(()) };
+            worker.run(ONE, cpus, n)?;
+            self.account(cpus as u64 * (n + warm_up(n)));
+        }
+        Ok(())
+    }
+
+    /// Lets the reader catch up with `events` more.
+    fn account(&mut self, events: u64) {
+        self.emitted += events;
+        if let Some(drain) = &self.drain {
+            drain.catch_up(self.emitted);
+        }
+    }
+
+    fn once(
+        &mut self,
+        peer: &'static str,
+        threads: usize,
+        n: u64,
+        report: &mut Report,
+    ) -> Result<()> {
         for case in CASES {
             let Some(worker) = self.worker(peer).filter(|w| w.has(case)) else { continue };
             // A switched-off site is a fraction of a nanosecond.
             let n = if case == DISABLED { 10 * n } else { n };
             let run = worker.run(case, threads, n)?;
+            if peer == OWLET && case != DISABLED {
+                self.account(threads as u64 * (n + warm_up(n)));
+            }
             if threads <= report.cpus() {
                 report.utilisation(run.utilisation());
             }
@@ -139,15 +183,23 @@ impl Bench {
         let drain = self.drain.take().context("no reader")?;
         let (_, Seen { events, lost, corrupt, wakeups }) = drain.stop()?;
         report.say(&format!(
-            "owlet        rings of 64 MiB a CPU, drained: {events} events read, {lost} lost, \
-             {wakeups} wakeups"
+            "owlet        {} events emitted, {events} read, {lost} lost, {wakeups} wakeups",
+            self.emitted
         ));
+        let missing = (self.emitted as f64 - events as f64 - lost as f64).abs();
+        report.gate("owlet: events neither read nor counted as lost", missing, 0.0);
         report.gate("owlet: bytes in the rings that are no events", corrupt as f64, 0.0);
         if let Some(lttng) = &mut self.lttng {
             let lost = lttng.lost();
             report.say(&format!("lttng-ust    8 x 8 MiB a CPU, drained: {lost} lost"));
         }
         Ok(())
+    }
+
+    /// The empty loop included, so that the quotient of two switched-off sites means something.
+    fn ratio(&self, peer: &'static str, case: &'static str, threads: usize) -> f64 {
+        let of = |peer| self.ns.get(&(peer, case, threads)).map_or(f64::NAN, |runs| median(runs));
+        of(peer) / of(OWLET)
     }
 
     /// Net of the empty loop.
@@ -171,7 +223,7 @@ impl Bench {
                     let ns = self.net_ns(peer, case, threads);
                     let counts = self.net_counts(peer, case);
                     let instructions = counts.map_or(f64::NAN, |c| c.instructions);
-                    let ratio = ns / self.net_ns(OWLET, case, threads);
+                    let ratio = self.ratio(peer, case, threads);
                     table.row(vec![
                         case.to_owned(),
                         peer.to_owned(),
@@ -211,14 +263,15 @@ impl Bench {
         for (case, most) in targets {
             let of = |threads: &usize| self.net_ns(OWLET, case, *threads);
             // f64::max would forget that one of them was not measured.
-            let worst = THREADS.iter().map(of).reduce(|a, b| if b > a || b.is_nan() { b } else { a });
+            let worst =
+                THREADS.iter().map(of).reduce(|a, b| if b > a || b.is_nan() { b } else { a });
             let worst = worst.unwrap_or(f64::NAN);
             let what = format!("{case}: ns, worst of 1, 2 and 8 threads");
             report.judge(&what, worst, Bound::Most(most), Kind::Cpu);
         }
         for (peer, least) in [("lttng-ust", 2.5), ("tracing-fmt", 20.0)] {
             for case in [ONE, THREE] {
-                let ratio = self.net_ns(peer, case, 1) / self.net_ns(OWLET, case, 1);
+                let ratio = self.ratio(peer, case, 1);
                 let what = format!("{case}: {peer} / owlet, 1 thread");
                 report.judge(&what, ratio, Bound::Least(least), Kind::Cpu);
             }

@@ -5,7 +5,7 @@
 //! read: 721 ns a call in one process, 6501 in five. Deferring the wakeup made it 729 and 1031.
 //!
 //! Here: N processes, or N threads of one process, call getuid(2) and record one event before and
-//! one after. All variants write the same records to the same rings with the product's own writer;
+//! one after. All variants emit through the same two tracepoints of the product;
 //! they differ in what they do afterwards to wake the reader:
 //!
 //! | variant | after each event |
@@ -34,6 +34,7 @@ use crate::harness::stats::{median, spread_percent};
 use crate::harness::worker::{Run, Worker};
 use anyhow::{Context, Result, anyhow};
 use doorbell::Doorbell;
+use owlet_ring::Watermark;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -74,6 +75,13 @@ const CASES: [Case; 4] = [
     Case { name: "threads, reader looking", threads: true, sleeps: false },
 ];
 
+impl Case {
+    /// The source's table.
+    fn is_main(self) -> bool {
+        self.sleeps && !self.threads
+    }
+}
+
 /// Every run of one case, number and variant.
 #[derive(Default)]
 struct Runs {
@@ -94,10 +102,14 @@ pub(crate) fn run(options: &Options, report: &mut Report) -> Result<()> {
     let lost = rounds::all(options, report)?;
     let mut bench = Bench::new(options, calls)?;
     report.parameter("backend", &bench.backend);
+    bench.warm(rings(options), report)?;
     for _ in 0..options.reps() {
         for case in CASES {
-            let most = if options.small && case.threads { 2 } else { MOST };
-            for procs in 1..=most {
+            for procs in 1..=MOST {
+                // The ends of the curve are enough where nothing is gated.
+                if options.small && !case.is_main() && procs != 1 && procs != MOST {
+                    continue;
+                }
                 for variant in VARIANTS {
                     bench.once((case, procs, variant), report)?;
                 }
@@ -144,13 +156,30 @@ impl Bench {
         })
     }
 
+    /// Writes each ring full once from each process, so that they have every page of it.
+    fn warm(&mut self, ring: usize, report: &Report) -> Result<()> {
+        let session = self.session.take().context("no session")?;
+        let drain = Drain::start(session, Box::new(Looks));
+        let calls = (ring / 64 / 4) as u64;
+        for worker in &mut self.workers {
+            for _ in 0..5 {
+                worker.run(Variant::Deferred.name(), report.cpus(), calls)?;
+                self.events += Variant::Deferred.events_of(calls) * report.cpus() as u64;
+            }
+        }
+        let (session, seen) = drain.stop()?;
+        self.read += seen.events;
+        self.session = Some(session);
+        Ok(())
+    }
+
     /// One run, with a reader thread beside it.
     fn once(&mut self, key: Key, report: &mut Report) -> Result<()> {
         let (case, procs, variant) = key;
         let session = self.session.take().context("no session")?;
         let how: Box<dyn Waits> = match (case.sleeps, variant) {
             (false, _) | (_, Variant::Untraced) => Box::new(Looks),
-            (true, Variant::Deferred) => Box::new(Armed(session.waiter())),
+            (true, Variant::Deferred) => Box::new(Armed::new(&session, Watermark::ANY)),
             (true, other) => Box::new(rounds::Rung::new(self.doorbell.page(), other)),
         };
         let start = Instant::now();
@@ -195,7 +224,8 @@ impl Bench {
     fn check_events(&self, report: &mut Report) {
         let (events, read, lost) = (self.events, self.read, self.lost);
         report.say(&format!("events       {events} emitted, {read} read, {lost} counted as lost"));
-        report.gate("events neither read nor counted as lost", (events - read - lost) as f64, 0.0);
+        let missing = (events as f64 - read as f64 - lost as f64).abs();
+        report.gate("events neither read nor counted as lost", missing, 0.0);
         report.gate("bytes in the rings that are no events", self.corrupt as f64, 0.0);
     }
 
@@ -203,19 +233,21 @@ impl Bench {
         self.runs.get(&(case, procs, variant)).map_or(f64::NAN, |runs| median(&runs.cpu))
     }
 
-    fn tell(
-        &self,
-        counts: &counts::All,
-        lost: &rounds::All,
-        report: &mut Report,
-    ) -> Result<()> {
+    fn tell(&self, counts: &counts::All, lost: &rounds::All, report: &mut Report) -> Result<()> {
         let mut table = Table::new(&[
-            "case", "procs", "variant", "cpu ns/call", "+-%", "wall ns/call", "wakeups/s",
-            "syscalls/event", "locks/event", "lost wakeups",
+            "case",
+            "procs",
+            "variant",
+            "cpu ns/call",
+            "+-%",
+            "wall ns/call",
+            "wakeups/s",
+            "syscalls/event",
+            "locks/event",
+            "lost wakeups",
         ]);
         for (&(case, procs, variant), runs) in &self.runs {
-            let wakeups =
-                if case.sleeps { runs.wakeups as f64 / runs.seconds } else { f64::NAN };
+            let wakeups = if case.sleeps { runs.wakeups as f64 / runs.seconds } else { f64::NAN };
             let count = counts.get(&variant);
             let (cpu, wall) = (median(&runs.cpu), median(&runs.wall));
             let lost = lost.get(&variant).map(|rounds| rounds.lost);

@@ -4,7 +4,7 @@ mod floor;
 mod fmt;
 mod known;
 pub(crate) mod lttng;
-mod owlet;
+pub(crate) mod owlet;
 
 use crate::getuid_trace;
 use crate::harness::serve::Case;

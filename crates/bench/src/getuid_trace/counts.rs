@@ -34,7 +34,7 @@ pub(super) type All = BTreeMap<Variant, Count>;
 
 /// Counts every variant.
 pub(super) fn all(options: &Options, report: &mut Report) -> Result<All> {
-    let (calls, steps) = (options.size(200_000, 10_000), 50);
+    let (calls, steps) = (options.size(200_000, 10_000), 10);
     report.say(&format!(
         "counted      system calls by seccomp over {calls} calls, instructions by stepping {steps}"
     ));

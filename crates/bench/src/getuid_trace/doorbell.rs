@@ -181,8 +181,9 @@ fn futex_wait(word: &AtomicU32, value: u32, most: Duration) -> bool {
     };
     let (word, null) = (word.as_ptr(), std::ptr::null_mut::<c_void>());
     // SAFETY: the word lives in a mapping that stays; the time is a live local.
-    let slept =
-        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, &raw const most, null, 0) };
+    let slept = unsafe {
+        libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, &raw const most, null, 0)
+    };
     slept == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ETIMEDOUT)
 }
 

@@ -2,12 +2,11 @@
 
 use super::doorbell::{Doorbell, Page};
 use crate::Options;
-use crate::harness::serve::{Case, warm_up};
-use crate::harness::session::{Session, inherited};
+use crate::harness::serve::{Case, keep, warm_up};
+use crate::harness::session::{Session, join};
 use crate::harness::worker::Worker;
-use anyhow::{Context, Result, anyhow};
-use owlet_ring::Writer;
-use std::hint::black_box;
+use anyhow::{Result, anyhow};
+use std::arch::x86_64::_rdtsc;
 use std::sync::atomic::Ordering;
 
 /// A way of waking the reader.
@@ -60,7 +59,7 @@ impl Variant {
 
 /// Bytes of each ring: enough for what a reader that is late by some time slices leaves there.
 pub(super) fn rings(options: &Options) -> usize {
-    if options.small { 4 << 20 } else { 32 << 20 }
+    if options.small { 16 << 20 } else { 32 << 20 }
 }
 
 /// A worker that serves all variants.
@@ -68,84 +67,81 @@ pub(super) fn worker(session: &Session, doorbell: &Doorbell) -> Result<Worker> {
     Worker::start("getuid", &[session.env(), doorbell.env()])?.map_err(|why| anyhow!(why))
 }
 
-/// The two events around the call.
-#[derive(Clone, Copy)]
-struct Events {
-    writer: &'static Writer,
-    id: u32,
-    pid: u32,
-}
-
-impl Events {
-    #[inline]
-    fn enter(self, call: u64) {
-        let _ = self.writer.push(self.id, self.pid, self.pid, &[&call.to_le_bytes()]);
-    }
-
-    #[inline]
-    fn exit(self, call: u64, result: u64) {
-        let parts: [&[u8]; 2] = [&call.to_le_bytes(), &result.to_le_bytes()];
-        let _ = self.writer.push(self.id + 1, self.pid, self.pid, &parts);
+owlet::tracepoint! {
+    /// The two events around the call.
+    pub(crate) mod getuid_call {
+        /// Before.
+        enter(call: u64);
+        /// After.
+        exit(call: u64, result: u64);
     }
 }
 
 /// The peer "getuid".
 pub(crate) fn start() -> Result<Vec<Case>> {
     let page = Doorbell::inherited()?.page();
-    let writer: &'static Writer = Box::leak(Box::new(Writer::new(inherited()?)?));
-    let id = writer.segment().claim_ids(2).context("no event ids left")?;
-    let events = Events { writer, id, pid: std::process::id() };
+    join()?;
     let untraced = |n| {
         for _ in 0..n {
-            black_box(getuid());
+            keep(getuid());
         }
     };
     Ok(vec![
         Case::new("untraced", untraced),
-        traced("before", events, page, Page::wake_under_lock),
-        traced("wake-per-event", events, page, Page::wake_always),
-        traced("unsynchronised", events, page, Page::wake_if_announced),
-        traced("deferred", events, page, |_| {}),
-        rounds("rounds-before", events, page, Page::wake_under_lock),
-        rounds("rounds-wake-per-event", events, page, Page::wake_always),
-        rounds("rounds-unsynchronised", events, page, Page::wake_if_announced),
-        rounds("rounds-deferred", events, page, |_| {}),
+        traced("before", page, Page::wake_under_lock),
+        traced("wake-per-event", page, Page::wake_always),
+        traced("unsynchronised", page, Page::wake_if_announced),
+        traced("deferred", page, |_| {}),
+        rounds("rounds-before", page, Page::wake_under_lock),
+        rounds("rounds-wake-per-event", page, Page::wake_always),
+        rounds("rounds-unsynchronised", page, Page::wake_if_announced),
+        rounds("rounds-deferred", page, |_| {}),
     ])
 }
 
 fn traced(
     name: &'static str,
-    events: Events,
     page: &'static Page,
     wake: impl Fn(&Page) + Send + Sync + 'static,
 ) -> Case {
     Case::new(name, move |n| {
         for i in 0..n {
-            events.enter(black_box(i));
+            owlet::trace!(getuid_call::enter, keep(i));
             wake(page);
-            let result = black_box(getuid());
-            events.exit(i, result);
+            let result = keep(getuid());
+            owlet::trace!(getuid_call::exit, i, result);
             wake(page);
         }
     })
 }
 
-/// One event, then silence until the reader has noticed.
+/// One event, then silence until the reader has noticed, then a pause of random length, so that the
+/// next event meets the reader at every point of its way to sleep.
 fn rounds(
     name: &'static str,
-    events: Events,
     page: &'static Page,
     wake: impl Fn(&Page) + Send + Sync + 'static,
 ) -> Case {
     Case::new(name, move |n| {
+        let mut random = 1_u64;
         for _ in 0..n {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            pause(random >> 50);
             let round = page.begin_round();
-            events.enter(round);
+            owlet::trace!(getuid_call::enter, round);
             page.done.0.store(round, Ordering::Release);
             wake(page);
             page.await_noticed(round);
         }
     })
+}
+
+/// Spins for so many ticks of the clock.
+fn pause(ticks: u64) {
+    // SAFETY: every x86-64 has a time stamp counter.
+    let now = || unsafe { _rdtsc() };
+    let start = now();
+    while now().wrapping_sub(start) < ticks {}
 }
 
 fn getuid() -> u64 {

@@ -15,6 +15,7 @@ use super::inner::{die_with_parent, pin};
 use super::syscalls;
 use crate::peers;
 use anyhow::{Context, Result, bail};
+use std::arch::asm;
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::sync::Barrier;
@@ -35,6 +36,14 @@ impl Case {
     pub(crate) fn new(name: &'static str, body: impl Fn(u64) + Send + Sync + 'static) -> Self {
         Self { name, body: Box::new(body) }
     }
+}
+
+/// `value`, of which the compiler knows nothing any more; costs no instruction, unlike `black_box`.
+#[inline(always)]
+pub(crate) fn keep(mut value: u64) -> u64 {
+    // SAFETY: no instruction at all.
+    unsafe { asm!("/* {0} */", inout(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
 }
 
 /// Iterations every thread does before its `n` measured ones.

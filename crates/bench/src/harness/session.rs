@@ -1,14 +1,17 @@
 //! The recorder's place: a session whose rings a thread of the benchmark drains while workers
 //! write to them.
 
+use crate::peers;
 use anyhow::{Context, Result, anyhow};
 use owlet_ring::{
     Clock, Notifier, NotifierOptions, Reader, RingReader, RingSet, Segment, SegmentOptions,
     WaitOutcome, Waiter, Watermark,
 };
+use owlet_wire::config::{Rule, SessionConfig};
+use owlet_wire::schema::Level;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,7 +34,7 @@ pub(crate) struct Seen {
     pub(crate) lost: u64,
     /// Bytes that were no records, since the session began.
     pub(crate) corrupt: u64,
-    /// How often the reader was woken by data.
+    /// How often the reader slept and was woken by data.
     pub(crate) wakeups: u64,
 }
 
@@ -45,8 +48,8 @@ impl Session {
             ring_bytes,
             cpus: owlet_percpu::cpus(),
             clock: Clock::Tsc,
-            log_bytes: 1 << 20,
-            config: Vec::new(),
+            log_bytes: 4 << 20,
+            config: config().encode(),
             deferral_us: deferral.as_micros() as u32,
         };
         let segment = Arc::new(Segment::create(&options).context("create the session's memory")?);
@@ -89,8 +92,7 @@ impl Session {
 
 /// How the reader learns that there is something to read.
 pub(crate) trait Waits: Send {
-    /// Sleeps until woken; true when it was woken because of data, false after a while without.
-    /// `look` says whether there is data now.
+    /// Returns when there is data, true, or after a while without, false.
     fn wait(&mut self, session: &mut Session, seen: &mut Seen) -> bool;
 }
 
@@ -104,19 +106,30 @@ impl Waits for Looks {
     }
 }
 
-/// Asks the product to wake it for any data.
-pub(crate) struct Armed(pub(crate) Waiter);
+/// Asks the product to wake it for so much data.
+pub(crate) struct Armed {
+    waiter: Waiter,
+    watermark: Watermark,
+}
+
+impl Armed {
+    /// A reader of `session`.
+    pub(crate) fn new(session: &Session, watermark: Watermark) -> Self {
+        Self { waiter: session.waiter(), watermark }
+    }
+}
 
 impl Waits for Armed {
     fn wait(&mut self, _: &mut Session, _: &mut Seen) -> bool {
         let deadline = Instant::now() + Duration::from_millis(100);
-        self.0.wait(RingSet::All, Watermark::ANY, Some(deadline)) == WaitOutcome::Ready
+        self.waiter.wait(RingSet::All, self.watermark, Some(deadline)) == WaitOutcome::Ready
     }
 }
 
 /// A thread that drains a session until told to stop.
 pub(crate) struct Drain {
     stop: Arc<AtomicBool>,
+    accounted: Arc<AtomicU64>,
     thread: JoinHandle<(Session, Seen)>,
 }
 
@@ -125,17 +138,30 @@ impl Drain {
     pub(crate) fn start(mut session: Session, mut how: Box<dyn Waits>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let accounted = Arc::new(AtomicU64::new(0));
+        let account = Arc::clone(&accounted);
         let thread = std::thread::spawn(move || {
             let (mut seen, mut out) = (Seen::default(), Vec::new());
             while !stopped.load(Ordering::Relaxed) {
-                let woken = how.wait(&mut session, &mut seen);
-                seen.wakeups += u64::from(woken);
+                let sleeps = sleeps_so_far();
+                let data = how.wait(&mut session, &mut seen);
+                // Data found without having slept is no wakeup.
+                seen.wakeups += u64::from(data && sleeps_so_far() > sleeps);
                 session.drain_into(&mut out, &mut seen);
+                account.store(seen.events + seen.lost, Ordering::Relaxed);
             }
             session.drain_into(&mut out, &mut seen);
             (session, seen)
         });
-        Self { stop, thread }
+        Self { stop, accounted, thread }
+    }
+
+    /// Waits until `events` have been read or counted as lost, or for two seconds.
+    pub(crate) fn catch_up(&self, events: u64) {
+        let end = Instant::now() + Duration::from_secs(2);
+        while self.accounted.load(Ordering::Relaxed) < events && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Stops it after everything was read.
@@ -145,10 +171,30 @@ impl Drain {
     }
 }
 
-/// The session named in the environment, in a worker.
-pub(crate) fn inherited() -> Result<Arc<Segment>> {
-    let path = std::env::var(SESSION).context("no session in the environment")?;
-    let file = std::fs::File::options().read(true).write(true).open(&path)?;
-    let segment = Segment::open(file.into()).map_err(|error| anyhow!("open {path}: {error}"))?;
-    Ok(Arc::new(segment))
+/// How often this thread has given up its CPU of its own accord.
+fn sleeps_so_far() -> i64 {
+    // SAFETY: all-zero bytes are a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live local.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nvcsw
+}
+
+/// Joins the session named in the environment, in a worker.
+pub(crate) fn join() -> Result<()> {
+    std::env::var_os(SESSION).context("no session in the environment")?;
+    owlet::init().map_err(|error| anyhow!("{error}"))
+}
+
+/// Every event on but the one that must be off.
+fn config() -> SessionConfig {
+    let rule = |pattern: &str, enable| Rule { pattern: pattern.to_owned(), enable };
+    SessionConfig {
+        session: std::process::id().into(),
+        rules: vec![rule("*", true), rule(peers::owlet::OFF, false)],
+        level: Level::Trace,
+        filter: String::new(),
+        rendezvous: String::new(),
+        recorder_pid: std::process::id(),
+    }
 }

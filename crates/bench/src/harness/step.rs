@@ -13,9 +13,10 @@
 //! The worker marks the ends of runs of n and of 2 n iterations; their difference is free of what
 //! the ends cost, and divided by n it is the count of one iteration.
 
+use super::inner::pin;
 use super::trace::{Stop, Tracee};
 use super::worker::Worker;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -46,9 +47,21 @@ impl std::ops::Sub for Counts {
 /// More steps than any honest run takes: a thread that gets nowhere is given up.
 const MOST_STEPS: u64 = 3_000_000;
 
+/// Iterations that a count over `n` makes in all.
+pub(crate) fn iterations(n: u64) -> u64 {
+    n + n + 2 * n
+}
+
 /// Counts one iteration of `case` as the mean over `n`.
 pub(crate) fn count(worker: &mut Worker, case: &str, n: u64) -> Result<Counts> {
-    let counted = count_runs(worker, case, n).with_context(|| format!("step through {case}"))?;
+    // On the CPU of the stepped thread, where the two take turns without waking another CPU.
+    let tracer = || {
+        pin(0);
+        count_runs(worker, case, n)
+    };
+    let counted = std::thread::scope(|scope| scope.spawn(tracer).join());
+    let counted = counted.map_err(|_| anyhow!("the tracer panicked"))?;
+    let counted = counted.with_context(|| format!("step through {case}"))?;
     worker.answer()?;
     Ok(counted)
 }

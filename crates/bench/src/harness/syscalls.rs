@@ -45,8 +45,7 @@ pub(crate) fn show_to_tracer() -> Result<()> {
         jump(ret, 0, 0, libc::SECCOMP_RET_TRACE),
         jump(ret, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
-    let program =
-        libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: takes numbers.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
         return Err(io::Error::last_os_error()).context("no new privileges");

@@ -4,7 +4,7 @@
 //! own for each thread, without any check for room, any other thread, or any reader.
 
 use super::cases::{DISABLED, NOTE, ONE, THREE};
-use crate::harness::serve::Case;
+use crate::harness::serve::{Case, keep};
 use anyhow::Result;
 use std::arch::x86_64::_rdtsc;
 use std::cell::RefCell;
@@ -43,7 +43,7 @@ impl Ring {
 pub(crate) fn empty() -> Result<Vec<Case>> {
     Ok(vec![Case::new(DISABLED, |n| {
         for i in 0..n {
-            black_box(i);
+            keep(i);
         }
     })])
 }
@@ -54,7 +54,7 @@ pub(crate) fn start() -> Result<Vec<Case>> {
         Case::new(ONE, |n| {
             RING_OF_THREAD.with_borrow_mut(|ring| {
                 for i in 0..n {
-                    let i = black_box(i);
+                    let i = keep(i);
                     ring.push::<32>(1, |record| record[24..].copy_from_slice(&i.to_le_bytes()));
                     black_box(&mut *ring);
                 }
@@ -63,7 +63,7 @@ pub(crate) fn start() -> Result<Vec<Case>> {
         Case::new(THREE, |n| {
             RING_OF_THREAD.with_borrow_mut(|ring| {
                 for i in 0..n {
-                    let (i, note) = (black_box(i), black_box(NOTE));
+                    let (i, note) = (keep(i), black_box(NOTE));
                     ring.push::<50>(2, |record| {
                         record[24..32].copy_from_slice(&i.to_le_bytes());
                         record[32..40].copy_from_slice(&(i ^ 1).to_le_bytes());

@@ -2,7 +2,7 @@
 //! what many programs run today.
 
 use super::cases::{DISABLED, NOTE, ONE, THREE};
-use crate::harness::serve::Case;
+use crate::harness::serve::{Case, keep};
 use anyhow::Result;
 use std::fs::OpenOptions;
 use std::hint::black_box;
@@ -16,17 +16,17 @@ pub(crate) fn start() -> Result<Vec<Case>> {
         // DEBUG is above the formatter's maximum, INFO: switched off by the global level.
         Case::new(DISABLED, |n| {
             for i in 0..n {
-                tracing::debug!(value = black_box(i), "tick");
+                tracing::debug!(value = keep(i), "tick");
             }
         }),
         Case::new(ONE, |n| {
             for i in 0..n {
-                tracing::info!(value = black_box(i), "tick");
+                tracing::info!(value = keep(i), "tick");
             }
         }),
         Case::new(THREE, |n| {
             for i in 0..n {
-                let (i, note) = (black_box(i), black_box(NOTE));
+                let (i, note) = (keep(i), black_box(NOTE));
                 tracing::info!(value = i, other = i ^ 1, note, "tick");
             }
         }),

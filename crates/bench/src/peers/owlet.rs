@@ -1,29 +1,45 @@
-//! The product.
+//! The product, as a program uses it: declared tracepoints, `owlet::init()`, and a session joined
+//! through the environment.
 
-use super::cases::{NOTE, ONE, THREE};
-use crate::harness::serve::Case;
-use crate::harness::session;
-use anyhow::{Context, Result};
-use owlet_ring::Writer;
+use super::cases::{DISABLED, NOTE, ONE, THREE};
+use crate::harness::serve::{Case, keep};
+use crate::harness::session::join;
+use anyhow::Result;
 use std::hint::black_box;
+
+owlet::tracepoint! {
+    /// The cases of `event-cost`.
+    pub(crate) mod cost {
+        /// In no session.
+        off(value: u64);
+        /// One field.
+        one(value: u64);
+        /// Three fields.
+        three(value: u64, other: u64, note: &str);
+    }
+}
+
+/// Every name that [`join`] leaves switched off.
+pub(crate) const OFF: &str = "cost:off";
 
 /// The cases.
 pub(crate) fn start() -> Result<Vec<Case>> {
-    let segment = session::inherited()?;
-    let writer: &'static Writer = Box::leak(Box::new(Writer::new(segment)?));
-    let id = writer.segment().claim_ids(2).context("no event ids left")?;
-    let (pid, tid) = (std::process::id(), 1);
+    join()?;
     Ok(vec![
-        Case::new(ONE, move |n| {
+        Case::new(DISABLED, |n| {
             for i in 0..n {
-                let _ = writer.push(id, pid, tid, &[&black_box(i).to_le_bytes()]);
+                owlet::trace!(cost::off, keep(i));
             }
         }),
-        Case::new(THREE, move |n| {
+        Case::new(ONE, |n| {
             for i in 0..n {
-                let (i, note) = (black_box(i), black_box(NOTE));
-                let parts: [&[u8]; 3] = [&i.to_le_bytes(), &(i ^ 1).to_le_bytes(), note.as_bytes()];
-                let _ = writer.push(id + 1, pid, tid, &parts);
+                owlet::trace!(cost::one, keep(i));
+            }
+        }),
+        Case::new(THREE, |n| {
+            for i in 0..n {
+                let (i, note) = (keep(i), black_box(NOTE));
+                owlet::trace!(cost::three, i, i ^ 1, note);
             }
         }),
     ])
