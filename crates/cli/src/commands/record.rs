@@ -42,12 +42,13 @@ fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
         [] => "nothing".into(),
     };
     let dir = directory(args, &name)?;
+    let rendezvous = Rendezvous::new()?;
     let clock = SessionClock::choose();
-    let mut session = Session::create(&plan(args, rules, None), clock.kind)?;
+    let mut session = Session::create(&plan(args, rules, &rendezvous), clock.kind)?;
     session.attach(clients)?;
     let on = session.targets.iter().map(|target| u64::from(target.matched.enabled)).sum();
     let whose = whose(&args.pids);
-    let mut recording = Recording::begin(parts(args, session, clock, None, &dir, stop))?;
+    let mut recording = Recording::begin(parts(args, session, clock, rendezvous, &dir, stop))?;
     eprintln!(
         "recording {} of {whose} into {}; Ctrl-C ends it",
         plural(on, "trace point"),
@@ -69,11 +70,10 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     let dir = directory(args, &name)?;
     let rendezvous = Rendezvous::new()?;
     let clock = SessionClock::choose();
-    let plan = plan(args, rules, Some(rendezvous.path.clone()));
+    let plan = plan(args, rules, &rendezvous);
     let session = Session::create(&plan, clock.kind)?;
     let session_path = session.path();
-    let mut recording =
-        Recording::begin(parts(args, session, clock, Some(rendezvous), &dir, stop))?;
+    let mut recording = Recording::begin(parts(args, session, clock, rendezvous, &dir, stop))?;
     match spawn(program, words, &session_path) {
         Ok(child) => recording.follow(child),
         Err(failure) => {
@@ -121,13 +121,13 @@ fn whose(pids: &[u32]) -> String {
     }
 }
 
-fn plan(args: &RecordArgs, rules: Vec<Rule>, rendezvous: Option<PathBuf>) -> Plan {
+fn plan(args: &RecordArgs, rules: Vec<Rule>, rendezvous: &Rendezvous) -> Plan {
     Plan {
         rules,
         level: args.level.0,
         filter: args.filter.clone().unwrap_or_default(),
         ring_bytes: args.size,
-        rendezvous,
+        rendezvous: rendezvous.path.clone(),
     }
 }
 
@@ -135,7 +135,7 @@ fn parts<'a>(
     args: &RecordArgs,
     session: Session,
     clock: SessionClock,
-    rendezvous: Option<Rendezvous>,
+    rendezvous: Rendezvous,
     dir: &'a Path,
     stop: Stop,
 ) -> Parts<'a> {

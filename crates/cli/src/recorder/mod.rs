@@ -45,6 +45,8 @@ use stop::Stop;
 const WATERMARK: Watermark = Watermark::percent(25);
 /// Events of a slow trickle reach the disk this soon; what a killed recorder loses, too.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
+/// A process that forks and exits is gone a moment before its child announces itself.
+const LINGER: Duration = Duration::from_millis(300);
 const REFINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Why a recording ended.
@@ -66,7 +68,7 @@ pub(crate) enum End {
 pub(crate) struct Recording {
     pub(crate) session: Session,
     pub(crate) sink: Sink,
-    rendezvous: Option<Rendezvous>,
+    rendezvous: Rendezvous,
     child: Option<Child>,
     /// Readable when the child has ended; absent on kernels without pidfd, where the next round sees it.
     child_fd: Option<OwnedFd>,
@@ -77,13 +79,15 @@ pub(crate) struct Recording {
     _notifier: Notifier,
     progress: Progress,
     refined: Instant,
+    /// Since when no process is left.
+    alone: Option<Instant>,
 }
 
 /// What a [`Recording`] is made of.
 pub(crate) struct Parts<'a> {
     pub(crate) session: Session,
     pub(crate) clock: SessionClock,
-    pub(crate) rendezvous: Option<Rendezvous>,
+    pub(crate) rendezvous: Rendezvous,
     pub(crate) dir: &'a Path,
     pub(crate) description: String,
     pub(crate) stop: Stop,
@@ -119,6 +123,7 @@ impl Recording {
             _notifier: notifier,
             progress,
             refined,
+            alone: None,
         })
     }
 
@@ -187,7 +192,7 @@ impl Recording {
 
     fn sleep(&self, deadline: Option<Instant>) -> Result<()> {
         let mut fds = vec![self.stop.poll_fd(), PollFd::new(&self.wake, PollFlags::IN)];
-        fds.extend(self.rendezvous.as_ref().map(Rendezvous::poll_fd));
+        fds.push(self.rendezvous.poll_fd());
         fds.extend(
             self.session.targets.iter().map(|target| PollFd::new(&target.client, PollFlags::IN)),
         );
@@ -205,17 +210,15 @@ impl Recording {
 
     /// Lets processes come and go.
     fn meet(&mut self) {
-        if let Some(rendezvous) = &self.rendezvous {
-            rendezvous.accept();
-            for greeted in rendezvous.joined() {
-                match greeted {
-                    Ok(client) => self.session.join(client),
-                    // Ended or stopped already: it recorded without us.
-                    Err((_, ClientError::Gone | ClientError::Silent)) => {}
-                    Err((pid, error)) => {
-                        let failure = agents::explain(pid, &error);
-                        self.progress.note(&format!("warning: {}", failure.message));
-                    }
+        self.rendezvous.accept();
+        for greeted in self.rendezvous.joined() {
+            match greeted {
+                Ok(client) => self.session.join(client),
+                // Ended or stopped already: it recorded without us.
+                Err((_, ClientError::Gone | ClientError::Silent)) => {}
+                Err((pid, error)) => {
+                    let failure = agents::explain(pid, &error);
+                    self.progress.note(&format!("warning: {}", failure.message));
                 }
             }
         }
@@ -235,7 +238,11 @@ impl Recording {
                 return Ok(Some(End::Command(status)));
             }
         } else if self.session.targets.is_empty() {
-            return Ok(Some(End::TargetsEnded));
+            if self.alone.get_or_insert_with(Instant::now).elapsed() >= LINGER {
+                return Ok(Some(End::TargetsEnded));
+            }
+        } else {
+            self.alone = None;
         }
         Ok(deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| End::Duration))
     }

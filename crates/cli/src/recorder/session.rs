@@ -7,7 +7,7 @@ use owlet_ring::{Clock, Segment, SegmentOptions};
 use owlet_wire::config::{Rule, SessionConfig};
 use owlet_wire::schema::Level;
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
@@ -27,8 +27,8 @@ pub(crate) struct Plan {
     pub(crate) filter: String,
     /// Bytes of each ring.
     pub(crate) ring_bytes: u64,
-    /// Where processes that inherit the session announce themselves.
-    pub(crate) rendezvous: Option<PathBuf>,
+    /// Where processes that inherit the session, from a command or from a parent, announce themselves.
+    pub(crate) rendezvous: PathBuf,
 }
 
 /// A process of the session.
@@ -56,7 +56,7 @@ impl Session {
             rules: plan.rules.clone(),
             level: plan.level,
             filter: plan.filter.clone(),
-            rendezvous: rendezvous_text(plan.rendezvous.as_ref())?,
+            rendezvous: rendezvous_text(&plan.rendezvous)?,
             recorder_pid: std::process::id(),
         };
         let cpus = owlet_percpu::cpus();
@@ -142,8 +142,7 @@ impl Session {
     }
 }
 
-fn rendezvous_text(path: Option<&PathBuf>) -> Result<String> {
-    let Some(path) = path else { return Ok(String::new()) };
+fn rendezvous_text(path: &Path) -> Result<String> {
     match path.to_str() {
         Some(text) => Ok(text.into()),
         None => Err(Failure::at("cannot listen at", path, "the path is not UTF-8")),
