@@ -15,8 +15,8 @@
 //!
 //! | letter | where | what |
 //! |---|---|---|
-//! | `[C]` | `decide_slow` | Release of the number of slots after the offset |
-//! | `[D]` | `rseq_hot` | Acquire of the number before the offset |
+//! | `[C]` | `decide_slow` | Release of the offset after the number of slots |
+//! | `[D]` | `arch/x86_64.rs` | the offset is loaded before the number |
 
 use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
 
@@ -39,10 +39,19 @@ const MAX_CPUS: usize = 0xffff;
 
 static STATE: AtomicU64 = AtomicU64::new(0);
 
-/// Copies of two fields of `STATE` for the fast paths, written after it: CPU slots (0 while
-/// undecided, and for ever in the portable backend), and the offset.
-static HOT_CPUS: AtomicU32 = AtomicU32::new(0);
-static HOT_OFFSET: AtomicIsize = AtomicIsize::new(0);
+/// Copies of two fields of `STATE` for the restartable sequences, written after it. All zero while
+/// undecided, and for ever in the portable backend. `arch/x86_64.rs` knows the layout.
+#[repr(C, align(16))]
+pub(crate) struct Hot {
+    offset: AtomicIsize,
+    cpus: AtomicU32,
+}
+
+/// Where the sequences find the number of slots.
+#[cfg(all(target_arch = "x86_64", not(owlet_portable), not(loom)))]
+pub(crate) const HOT_CPUS_AT: usize = core::mem::offset_of!(Hot, cpus);
+
+pub(crate) static HOT: Hot = Hot { offset: AtomicIsize::new(0), cpus: AtomicU32::new(0) };
 
 /// Why a backend was chosen; the discriminant indexes `REASONS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,22 +185,13 @@ fn decide_slow() -> u64 {
         Err(theirs) => theirs,
     };
     if state & RSEQ != 0 {
-        HOT_OFFSET.store(unpack_offset(state), Ordering::Relaxed);
-        // [C] Release: pairs with [D] in rseq_hot(); orders the offset before the number that
-        // permits its use. Without it: a sequence at offset 0 writes into the thread control block.
-        HOT_CPUS.store(unpack_cpus(state) as u32, Ordering::Release);
+        HOT.cpus.store(unpack_cpus(state) as u32, Ordering::Relaxed);
+        // [C] Release: pairs with [D] in arch/x86_64.rs, a load that x86-64 keeps ahead of the later
+        // one; orders the number of slots before the offset that permits its use. Without it: a
+        // sequence finds no slots and takes the atomic bank (nothing worse).
+        HOT.offset.store(unpack_offset(state), Ordering::Release);
     }
     state
-}
-
-/// Number of slots and rseq offset, if the backend is rseq and somebody has decided so. Before
-/// that, callers take their slow path, which decides.
-#[cfg(not(loom))]
-#[inline(always)]
-pub(crate) fn rseq_hot() -> Option<(u32, isize)> {
-    // [D] Acquire: pairs with [C] in decide_slow(); see there.
-    let cpus = HOT_CPUS.load(Ordering::Acquire);
-    (cpus != 0).then(|| (cpus, HOT_OFFSET.load(Ordering::Relaxed)))
 }
 
 fn probe() -> Probe {

@@ -18,7 +18,7 @@ use owlet_sys::memory::Mapping;
 use owlet_sys::{Result, SysError};
 
 use crate::arch::{portable, rseq};
-use crate::backend::{current_cpu_slow, rseq_hot};
+use crate::backend::current_cpu_slow;
 
 /// Bytes of a slot.
 pub const SLOT_SIZE: usize = 128;
@@ -81,14 +81,10 @@ impl Slots {
     #[inline(always)]
     pub fn add(self, word: usize, n: u64) {
         let at = self.word(word);
-        if let Some((cpus, offset)) = rseq_hot() {
-            // SAFETY: the offset comes with the rseq backend (invariant 2 of the crate), and
-            // `from_raw` promised a live slot for each of `cpus` CPUs.
-            if unsafe { rseq::add(at, n, cpus, offset) } {
-                return;
-            }
+        // SAFETY: `from_raw` promised a live slot for each of `cpus()` CPUs.
+        if !unsafe { rseq::add(at, n) } {
+            self.add_atomic(word, n);
         }
-        self.add_atomic(word, n);
     }
 
     /// Adds 1 to counter `word` if `index` holds `expected`.
@@ -101,11 +97,9 @@ impl Slots {
     #[inline(always)]
     pub fn increment_if(self, word: usize, index: &AtomicU32, expected: u32) -> Entered {
         let at = self.word(word);
-        if let Some((cpus, offset)) = rseq_hot() {
-            // SAFETY: as in `add`.
-            if unsafe { rseq::increment_if(at, index, expected, cpus, offset) } {
-                return Entered::Sequence;
-            }
+        // SAFETY: as in `add`.
+        if unsafe { rseq::increment_if(at, index, expected) } {
+            return Entered::Sequence;
         }
         self.increment_if_slow(word, index, expected)
     }

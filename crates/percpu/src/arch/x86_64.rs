@@ -3,6 +3,7 @@
 //! Skeleton of every sequence (kernel/rseq.c, include/uapi/linux/rseq.h):
 //!
 //! ```text
+//!     mov ro, [HOT]; test; je out          [D] the rseq offset; 0 = undecided, or not this backend
 //! 77: descriptor in section __rseq_cs: version, flags, start, length to commit, abort
 //! 22: lea t, [77b]; mov fs:[ro + 8], t      arm: tell the kernel which sequence we are in
 //!  2: ...                                   the sequence; leaves by its last store only, or by a
@@ -23,15 +24,17 @@
 use core::arch::asm;
 use core::sync::atomic::AtomicU32;
 
+use crate::backend::{HOT, HOT_CPUS_AT};
+
 /// `*(word + cpu * 128) += n` in one sequence, `word` being the word in the slot of CPU 0. False,
-/// with nothing stored, if this thread's CPU number is not below `cpus`.
+/// with nothing stored, if the backend is not rseq or this thread has no CPU number below `cpus()`.
 ///
 /// # Safety
-/// `ro` is the rseq offset (invariant 2 of the crate); `word` lies in the first bank of slot 0 of
-/// `cpus` live slots of 128 bytes.
+/// `word` lies in the first bank of slot 0 of `cpus()` live slots of 128 bytes.
 #[inline(always)]
-pub(crate) unsafe fn add(word: *mut u64, n: u64, cpus: u32, ro: isize) -> bool {
-    // SAFETY: stores only to the rseq area of this thread and, by the comparison, to a live slot.
+pub(crate) unsafe fn add(word: *mut u64, n: u64) -> bool {
+    // SAFETY: HOT's offset is 0 or the C library's (invariant 2 of the crate), so the stores are to
+    // the rseq area of this thread and, by the comparison (invariant 3), to a live slot.
     unsafe {
         asm!(
             ".pushsection __rseq_cs, \"aw\"",
@@ -39,10 +42,13 @@ pub(crate) unsafe fn add(word: *mut u64, n: u64, cpus: u32, ro: isize) -> bool {
             "77: .long 0, 0",
             ".quad 2f, 3f - 2f, 4f",
             ".popsection",
+            "mov {ro}, qword ptr [rip + {hot}]",
+            "test {ro}, {ro}",
+            "je {out}",
             "22: lea {t}, [rip + 77b]",
             "mov qword ptr fs:[{ro} + 8], {t}",
             "2: mov {t:e}, dword ptr fs:[{ro} + 4]",
-            "cmp {t:e}, {cpus:e}",
+            "cmp {t:e}, dword ptr [rip + {hot} + {cpus_at}]",
             "jae {out}",
             "shl {t}, 7",
             "add qword ptr [{word} + {t}], {n}",
@@ -53,8 +59,9 @@ pub(crate) unsafe fn add(word: *mut u64, n: u64, cpus: u32, ro: isize) -> bool {
             "4: jmp 22b",
             ".popsection",
             t = out(reg) _,
-            ro = in(reg) ro,
-            cpus = in(reg) cpus,
+            ro = out(reg) _,
+            hot = sym HOT,
+            cpus_at = const HOT_CPUS_AT,
             word = in(reg) word,
             n = in(reg) n,
             out = label { return false },
@@ -65,7 +72,7 @@ pub(crate) unsafe fn add(word: *mut u64, n: u64, cpus: u32, ro: isize) -> bool {
 }
 
 /// `*(word + cpu * 128) += 1` in one sequence, provided `*index == expected` in the same sequence.
-/// False, with nothing stored, if it is not, or if the CPU number is not below `cpus`.
+/// False, with nothing stored, if it is not, or as for [`add`].
 ///
 /// The comparison and the increment are one: once `index` has been changed and
 /// `fence::heavy_rseq` has returned, no thread can commit an increment for the old value.
@@ -73,13 +80,7 @@ pub(crate) unsafe fn add(word: *mut u64, n: u64, cpus: u32, ro: isize) -> bool {
 /// # Safety
 /// As [`add`].
 #[inline(always)]
-pub(crate) unsafe fn increment_if(
-    word: *mut u64,
-    index: &AtomicU32,
-    expected: u32,
-    cpus: u32,
-    ro: isize,
-) -> bool {
+pub(crate) unsafe fn increment_if(word: *mut u64, index: &AtomicU32, expected: u32) -> bool {
     // SAFETY: as in `add`; `index` is only read, by one aligned load.
     unsafe {
         asm!(
@@ -88,10 +89,13 @@ pub(crate) unsafe fn increment_if(
             "77: .long 0, 0",
             ".quad 2f, 3f - 2f, 4f",
             ".popsection",
+            "mov {ro}, qword ptr [rip + {hot}]",
+            "test {ro}, {ro}",
+            "je {out}",
             "22: lea {t}, [rip + 77b]",
             "mov qword ptr fs:[{ro} + 8], {t}",
             "2: mov {t:e}, dword ptr fs:[{ro} + 4]",
-            "cmp {t:e}, {cpus:e}",
+            "cmp {t:e}, dword ptr [rip + {hot} + {cpus_at}]",
             "jae {out}",
             "cmp dword ptr [{index}], {expected:e}",
             "jne {out}",
@@ -104,8 +108,9 @@ pub(crate) unsafe fn increment_if(
             "4: jmp 22b",
             ".popsection",
             t = out(reg) _,
-            ro = in(reg) ro,
-            cpus = in(reg) cpus,
+            ro = out(reg) _,
+            hot = sym HOT,
+            cpus_at = const HOT_CPUS_AT,
             index = in(reg) index.as_ptr(),
             expected = in(reg) expected,
             word = in(reg) word,

@@ -26,18 +26,26 @@ use owlet_sys::memory::Mapping;
 use super::held;
 use crate::gate::Gate;
 
-/// Entries of rank 0 and 1 are words 0 and 1; exits are words 2 and 3.
-pub(super) const ENTRIES: usize = 0;
-pub(super) const EXITS: usize = 2;
+/// The word that counts the entries of the rank an index names: 0 or 1.
+#[inline(always)]
+pub(super) fn entries(index: u32) -> usize {
+    (index & 1) as usize
+}
+
+/// The word that counts the exits: 2 or 3.
+#[inline(always)]
+pub(super) fn exits(index: u32) -> usize {
+    2 + (index & 1) as usize
+}
 
 /// Header of a block. Readers use the first line; grace periods write the others.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(super) struct Block {
-    /// The rank new sections enter. Readers load it; flipped once per grace period.
+    /// Twice the domain's bucket in `held`, plus the rank new sections enter: at once the place of a
+    /// section in `held`, its token, and (lowest bit) its rank. Readers load it; the lowest bit is
+    /// flipped once per grace period, the rest is constant.
     pub(super) index: AtomicU32,
-    /// Twice the bucket in `held`; constant.
-    pub(super) held_base: AtomicU32,
     /// Which block this is, from 0; constant.
     pub(super) id: AtomicU32,
     /// The domain's grace periods.
@@ -102,6 +110,16 @@ impl BlockRef {
         NonNull::new(at).map(Self)
     }
 
+    /// The block behind a pointer that is known not to be null.
+    ///
+    /// # Safety
+    /// `at` came from [`BlockRef::as_ptr`].
+    #[inline(always)]
+    pub(super) unsafe fn from_ptr_unchecked(at: *mut Block) -> Self {
+        // SAFETY: the caller's; `as_ptr` gives no null.
+        Self(unsafe { NonNull::new_unchecked(at) })
+    }
+
     pub(super) fn as_ptr(self) -> *mut Block {
         self.0.as_ptr()
     }
@@ -120,7 +138,7 @@ impl BlockRef {
     /// True if entries and exits of both ranks are equal at this moment.
     pub(super) fn is_quiet(self) -> bool {
         let slots = self.slots();
-        (0..2).all(|rank| slots.sum(EXITS + rank) == slots.sum(ENTRIES + rank))
+        (0..2).all(|rank| slots.sum(exits(rank)) == slots.sum(entries(rank)))
     }
 
     /// Gives the block of a dropped domain back, or leaks it if a section or a grace period is
@@ -137,7 +155,6 @@ impl Block {
     const fn new() -> Self {
         Self {
             index: AtomicU32::new(0),
-            held_base: AtomicU32::new(0),
             id: AtomicU32::new(0),
             gp: GpState {
                 seq: AtomicU64::new(0),
@@ -205,7 +222,7 @@ fn map() -> Option<BlockRef> {
 fn link(block: BlockRef) {
     let id = COUNT.fetch_add(1, Ordering::Relaxed);
     block.id.store(id, Ordering::Relaxed);
-    block.held_base.store(2 * (id % held::BUCKETS), Ordering::Relaxed);
+    block.index.store(2 * (id % held::BUCKETS), Ordering::Relaxed);
     let mut head = HEAD.load(Ordering::Relaxed);
     loop {
         block.next.store(head, Ordering::Relaxed);

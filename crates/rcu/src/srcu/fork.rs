@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use owlet_sys::fork::generation;
 use owlet_sys::process;
 
-use super::block::{self, BlockRef, ENTRIES, EXITS};
+use super::block::{self, BlockRef, entries, exits};
 use super::held;
 
 static STATE: AtomicU64 = AtomicU64::new(0);
@@ -87,14 +87,13 @@ fn put_right(alone: bool) {
 
 fn strike_out(block: BlockRef) {
     let slots = block.slots();
-    let base = block.held_base.load(Ordering::Relaxed);
-    for rank in 0..2 {
-        let at = rank as usize;
-        let open = slots.sum(ENTRIES + at).wrapping_sub(slots.sum(EXITS + at));
-        let dead = open.wrapping_sub(u64::from(held::count(base, rank)));
+    let index = block.index.load(Ordering::Relaxed);
+    for index in [index, index ^ 1] {
+        let open = slots.sum(entries(index)).wrapping_sub(slots.sum(exits(index)));
+        let dead = open.wrapping_sub(u64::from(held::count(index)));
         // `held` may be too high; then the difference is "negative" and nothing is struck.
         if dead <= u64::MAX / 2 && dead != 0 {
-            slots.add_atomic(EXITS + at, dead);
+            slots.add_atomic(exits(index), dead);
         }
     }
 }

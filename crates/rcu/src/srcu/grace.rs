@@ -35,7 +35,7 @@ use core::time::Duration;
 use owlet_percpu::{Backend, backend};
 use owlet_sys::futex::{self, Reach};
 
-use super::block::{self, BlockRef, ENTRIES, EXITS};
+use super::block::{self, BlockRef};
 use super::{Cookie, Srcu, SrcuStats, fork, held};
 use crate::gate::Kernel;
 use crate::protocol::{self, Letter, Machine};
@@ -158,19 +158,20 @@ struct Run {
 
 impl Machine for Run {
     fn index(&self) -> u32 {
-        self.block.index.load(Ordering::Relaxed)
+        self.block.index.load(Ordering::Relaxed) & 1
     }
 
     fn set_index(&self, rank: u32) {
-        self.block.index.store(rank, Ordering::Relaxed);
+        let rest = self.block.index.load(Ordering::Relaxed) & !1;
+        self.block.index.store(rest | rank, Ordering::Relaxed);
     }
 
     fn entries(&self, rank: u32) -> u64 {
-        self.sum(ENTRIES, rank)
+        self.sum(block::entries(rank))
     }
 
     fn exits(&self, rank: u32) -> u64 {
-        self.sum(EXITS, rank)
+        self.sum(block::exits(rank))
     }
 
     fn fence(&self, _: Letter) {
@@ -208,8 +209,8 @@ impl Machine for Run {
 }
 
 impl Run {
-    fn sum(&self, kind: usize, rank: u32) -> u64 {
-        let sum = self.block.slots().sum(kind + rank as usize);
+    fn sum(&self, word: usize) -> u64 {
+        let sum = self.block.slots().sum(word);
         // Acquire for all the loads of the sum: what its exits or entries released is visible.
         fence(Ordering::Acquire);
         sum
@@ -269,8 +270,8 @@ fn refuse_own_section(block: BlockRef) {
     if !cfg!(debug_assertions) || block::count() > held::BUCKETS || !held::exact() {
         return;
     }
-    let base = block.held_base.load(Ordering::Relaxed);
-    let own = held::count(base, 0) + held::count(base, 1);
+    let index = block.index.load(Ordering::Relaxed);
+    let own = held::count(index) + held::count(index ^ 1);
     assert!(own == 0, "waiting for a grace period of a domain inside a section of the same domain");
 }
 

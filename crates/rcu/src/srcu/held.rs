@@ -8,7 +8,7 @@
 //! leaves the count as it found it.
 //!
 //! # Invariants
-//! 1. `HELD` is never less than the number of sections this thread has taken and not given back. It
+//! 1. The count, begun less ended, is never less than the number of sections this thread has taken and not given back. It
 //!    goes up before the entry is counted and down after the exit is.
 //! 2. It may be more: between those instants; for a guard that was given back by another thread
 //!    (`FOREIGN` then says so); and where two domains share a bucket.
@@ -20,9 +20,22 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(super) const BUCKETS: u32 = 32;
 const CELLS: usize = 2 * BUCKETS as usize;
 
+/// Sections begun and ended, apart: one word that goes up and down in every section would be a chain
+/// of two store-to-load forwards where each of these is one.
+struct Marks {
+    begun: [Cell<u32>; CELLS],
+    ended: [Cell<u32>; CELLS],
+    serial: Cell<u64>,
+}
+
 thread_local! {
-    static HELD: [Cell<u32>; CELLS] = const { [const { Cell::new(0) }; CELLS] };
-    static SERIAL: Cell<u64> = const { Cell::new(0) };
+    static MARKS: Marks = const {
+        Marks {
+            begun: [const { Cell::new(0) }; CELLS],
+            ended: [const { Cell::new(0) }; CELLS],
+            serial: Cell::new(0),
+        }
+    };
 }
 
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -32,49 +45,55 @@ static FOREIGN: AtomicU64 = AtomicU64::new(0);
 static FORK_MARK: AtomicU64 = AtomicU64::new(0);
 static SURVIVOR: AtomicU64 = AtomicU64::new(0);
 
+/// # Safety
+/// `at` is below `CELLS`.
 #[inline(always)]
-fn cell(base: u32, rank: u32, f: impl FnOnce(&Cell<u32>)) {
-    HELD.with(|held| {
-        let at = (base.wrapping_add(rank) as usize) % CELLS;
-        if let Some(cell) = held.get(at) {
-            f(cell);
-        }
-    });
+unsafe fn bump(cells: &[Cell<u32>; CELLS], at: u32) {
+    // SAFETY: the caller's.
+    let cell = unsafe { cells.get_unchecked(at as usize) };
+    cell.set(cell.get().wrapping_add(1));
 }
 
-/// Before an entry. `base` is twice the domain's bucket.
+/// Before an entry.
+///
+/// # Safety
+/// `at` is the index of a block: twice its bucket, plus the rank, so below `CELLS`.
 #[inline(always)]
-pub(super) fn up(base: u32, rank: u32) {
-    cell(base, rank, |c| c.set(c.get().wrapping_add(1)));
+pub(super) unsafe fn up(at: u32) {
+    // SAFETY: the caller's.
+    MARKS.with(|marks| unsafe { bump(&marks.begun, at) });
 }
 
 /// After an exit.
+///
+/// # Safety
+/// As [`up`].
 #[inline(always)]
-pub(super) fn down(base: u32, rank: u32) {
-    cell(base, rank, |c| c.set(c.get().wrapping_sub(1)));
+pub(super) unsafe fn down(at: u32) {
+    // SAFETY: the caller's.
+    MARKS.with(|marks| unsafe { bump(&marks.ended, at) });
 }
 
 /// Sections of this thread in a domain and rank (an upper bound).
-pub(super) fn count(base: u32, rank: u32) -> u32 {
-    let mut n = 0;
-    cell(base, rank, |c| n = c.get());
-    n
+pub(super) fn count(at: u32) -> u32 {
+    let of = |cells: &[Cell<u32>; CELLS]| cells.get(at as usize % CELLS).map_or(0, Cell::get);
+    MARKS.with(|marks| of(&marks.begun).wrapping_sub(of(&marks.ended)))
 }
 
 /// A number that names this thread among all of the process's past and future ones, never 0.
 #[inline(always)]
 pub(super) fn serial() -> u64 {
-    let serial = SERIAL.with(Cell::get);
+    let serial = MARKS.with(|m| m.serial.get());
     if serial == 0 { serial_slow() } else { serial }
 }
 
 #[cold]
 #[inline(never)]
 fn serial_slow() -> u64 {
-    SERIAL.with(|s| {
+    MARKS.with(|marks| {
         let mine = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
         // A handler between the two lines takes a number that nobody then has: harmless.
-        s.set(mine);
+        marks.serial.set(mine);
         mine
     })
 }
@@ -97,11 +116,11 @@ pub(super) fn exact() -> bool {
 
 /// In a forked child, on its only thread.
 pub(super) fn mark_fork() {
-    SURVIVOR.store(SERIAL.with(Cell::get), Ordering::Relaxed);
+    SURVIVOR.store(MARKS.with(|m| m.serial.get()), Ordering::Relaxed);
     FORK_MARK.store(NEXT_SERIAL.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// An address that names this thread among the living ones and stays the same over fork.
 pub(super) fn identity() -> usize {
-    HELD.with(|held| held.as_ptr().addr())
+    MARKS.with(|marks| core::ptr::from_ref(marks).addr())
 }

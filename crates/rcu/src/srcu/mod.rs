@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use owlet_percpu::Entered;
 
-use block::{Block, BlockRef, ENTRIES, EXITS};
+use block::{Block, BlockRef, entries, exits};
 
 /// An SRCU domain: readers never block, and updaters wait for the readers of this domain only.
 ///
@@ -77,7 +77,7 @@ pub struct Srcu {
 #[must_use = "the section ends when this is dropped"]
 pub struct SrcuGuard<'a> {
     srcu: &'a Srcu,
-    rank: u32,
+    token: u32,
     taker: u64,
     _not_copied: PhantomData<&'a mut ()>,
 }
@@ -114,7 +114,7 @@ impl Srcu {
     #[inline]
     pub fn read(&self) -> SrcuGuard<'_> {
         let taker = held::serial();
-        SrcuGuard { srcu: self, rank: self.read_lock(), taker, _not_copied: PhantomData }
+        SrcuGuard { srcu: self, token: self.read_lock(), taker, _not_copied: PhantomData }
     }
 
     /// Enters a section and returns the token that ends it, for code that cannot keep a guard.
@@ -125,13 +125,14 @@ impl Srcu {
     #[must_use]
     pub fn read_lock(&self) -> u32 {
         let Some(block) = self.block() else { return self.read_lock_slow() };
-        let rank = block.index.load(Ordering::Relaxed) & 1;
-        held::up(block.held_base.load(Ordering::Relaxed), rank);
+        let index = block.index.load(Ordering::Relaxed);
+        // SAFETY: the index of a block.
+        unsafe { held::up(index) };
         // [R1] pairs with [G] (a sequence: in flight at the heavy fence means restarted) and with
         // [E] (an atomic reader: a full barrier). Orders the entry before the section's accesses.
-        match block.slots().increment_if(ENTRIES + rank as usize, &block.index, rank) {
-            Entered::Sequence | Entered::Atomic => rank,
-            Entered::Moved => self.read_lock_moved(rank),
+        match block.slots().increment_if(entries(index), &block.index, index) {
+            Entered::Sequence | Entered::Atomic => index,
+            Entered::Moved => self.read_lock_moved(index),
         }
     }
 
@@ -142,11 +143,12 @@ impl Srcu {
     /// one is the forked copy of), and has not been given back.
     #[inline]
     pub unsafe fn read_unlock(&self, token: u32) {
-        if let Some(block) = self.block() {
-            // [R2] pairs with [F] and [H]: release. Orders the section's accesses before the exit.
-            block.slots().add(EXITS + (token & 1) as usize, 1);
-            held::down(block.held_base.load(Ordering::Relaxed), token & 1);
-        }
+        // SAFETY: read_lock() gave a token, so the domain has a block, and keeps it.
+        let block = unsafe { BlockRef::from_ptr_unchecked(self.block.load(Ordering::Relaxed)) };
+        // [R2] pairs with [F] and [H]: release. Orders the section's accesses before the exit.
+        block.slots().add(exits(token), 1);
+        // SAFETY: tokens are indices of blocks.
+        unsafe { held::down(token) };
     }
 
     #[inline(always)]
@@ -160,10 +162,9 @@ impl Srcu {
     /// The index moved between the look and the sequence: take the mark back and try again.
     #[cold]
     #[inline(never)]
-    fn read_lock_moved(&self, rank: u32) -> u32 {
-        if let Some(block) = self.block() {
-            held::down(block.held_base.load(Ordering::Relaxed), rank);
-        }
+    fn read_lock_moved(&self, index: u32) -> u32 {
+        // SAFETY: the index of a block.
+        unsafe { held::down(index) };
         self.read_lock()
     }
 
@@ -220,8 +221,8 @@ impl Drop for SrcuGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.taker == held::serial() {
-            // SAFETY: `rank` is the token of this domain taken by this thread, given back once.
-            unsafe { self.srcu.read_unlock(self.rank) };
+            // SAFETY: the token of this domain was taken by this thread, given back once.
+            unsafe { self.srcu.read_unlock(self.token) };
         } else {
             self.drop_foreign();
         }
@@ -237,13 +238,13 @@ impl SrcuGuard<'_> {
             && let Some(block) = self.srcu.block()
         {
             // [R2] as in read_unlock(). `held` is the other thread's and stays too high there.
-            block.slots().add(EXITS + (self.rank & 1) as usize, 1);
+            block.slots().add(exits(self.token), 1);
         }
     }
 }
 
 impl fmt::Debug for SrcuGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SrcuGuard").field("rank", &self.rank).finish_non_exhaustive()
+        f.debug_struct("SrcuGuard").field("rank", &(self.token & 1)).finish_non_exhaustive()
     }
 }
