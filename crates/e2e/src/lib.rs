@@ -273,6 +273,7 @@ pub fn stdout(command: &mut Command) -> Result<String> {
 /// # Errors
 /// When it fails or complains.
 pub fn babeltrace(dir: &Path) -> Result<Vec<String>> {
-    let text = stdout(Command::new("babeltrace2").args(["--clock-seconds", "--no-delta"]).arg(dir))?;
+    let text =
+        stdout(Command::new("babeltrace2").args(["--clock-seconds", "--no-delta"]).arg(dir))?;
     Ok(text.lines().map(str::to_owned).collect())
 }

@@ -32,7 +32,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     println!("listening on {}", listener.local_addr()?);
     let mut stop = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    axum::serve(listener, app).with_graceful_shutdown(async move { drop(stop.recv().await) }).await?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(async move { drop(stop.recv().await) })
+        .await?;
     println!("served {}", SERVED.load(Ordering::Relaxed));
     Ok(())
 }
