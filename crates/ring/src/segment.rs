@@ -312,6 +312,15 @@ impl Segment {
         self.wake_words().wake_everybody();
     }
 
+    /// Wakeups of sleeping waiters so far, by the notifier and by writers: not part of any
+    /// protocol, for benchmarks and tests.
+    #[must_use]
+    pub fn wakeups(&self) -> u64 {
+        let words = self.wake_words();
+        let by_writers = words.direct_wakes.load(Ordering::Relaxed);
+        words.wakes.load(Ordering::Relaxed).wrapping_add(by_writers)
+    }
+
     pub(crate) fn kicks(&self) -> u32 {
         self.kicks.load(Ordering::Acquire)
     }
