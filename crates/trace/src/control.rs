@@ -167,9 +167,7 @@ impl Control {
     pub(crate) fn finish(locked: Locked, change: Change) {
         let listener = locked.listener;
         drop(locked);
-        if change.dynamic > 0
-            && let Some(listener) = listener
-        {
+        if let Some(listener) = listener {
             listener(change);
         }
     }
@@ -231,13 +229,15 @@ pub(crate) fn synchronize() -> Result<(), SynchronizeError> {
 }
 
 /// Makes a tracepoint known and applies the sessions' rules to it.
-pub(crate) fn add(core: &'static Core) {
-    let Some(mut control) = lock() else { return };
+/// `false`, with nothing done, inside a registration hook.
+pub(crate) fn add(core: &'static Core) -> bool {
+    let Some(mut control) = lock() else { return false };
     if control.points.iter().any(|known| core::ptr::eq(*known, core)) {
-        return;
+        return true;
     }
     control.points.push(core);
     crate::session::apply_new(&mut control, core);
+    true
 }
 
 /// Sets the listener.

@@ -18,6 +18,8 @@
 )]
 
 mod agent;
+#[cfg(any(feature = "tracing", feature = "log"))]
+mod bridge;
 mod context;
 mod control;
 mod encoder;
@@ -33,6 +35,10 @@ mod sync;
 mod tracepoint;
 
 pub use agent::{InitError, init};
+#[cfg(feature = "log")]
+pub use bridge::log;
+#[cfg(feature = "tracing")]
+pub use bridge::tracing;
 pub use encoder::{CSTR_MAX, Encoder, INLINE, PARTS, SCRATCH};
 pub use error::{RegisterError, SynchronizeError, UnregisterError};
 pub use fields::{BytesPtr, CStrPtr, FieldValue, ScalarValue};

@@ -15,7 +15,7 @@
 
 use crate::control;
 use crate::encoder::Encoder;
-use crate::tracepoint::{Core, run_encoded};
+use crate::tracepoint::{Core, count_recursion, run_encoded};
 use owlet_wire::schema::SchemaRef;
 
 /// A tracepoint described at run time.
@@ -49,14 +49,21 @@ impl DynTracepoint {
     pub fn emit(&'static self, payload: &Encoder<'_>) {
         run_encoded(&self.core, payload);
     }
+
+    /// Counts one event as lost to recursion in every session that wants it: the bridge was too deep
+    /// inside other events to build it. Async-signal-safe.
+    #[cold]
+    pub fn count_recursion(&'static self) {
+        count_recursion(&self.core);
+    }
 }
 
 /// Makes a tracepoint known; sessions that want it have it when this returns. Adding one twice does
-/// nothing.
+/// nothing. `false`, with nothing done, inside a registration hook: add it again later.
 ///
 /// Takes the control lock (never held while foreign code runs, hooks excepted); may allocate.
-pub fn add(point: &'static DynTracepoint) {
-    control::add(&point.core);
+pub fn add(point: &'static DynTracepoint) -> bool {
+    control::add(&point.core)
 }
 
 /// What became different, for the [listener](set_listener).
@@ -66,8 +73,8 @@ pub struct Change {
     pub dynamic: usize,
 }
 
-/// Sets the function that is told when dynamic tracepoints were switched. One per process; the last
-/// one set counts.
+/// Sets the function that is told when a session came, changed its rules or went, and how many dynamic
+/// tracepoints that switched. One per process; the last one set counts.
 pub fn set_listener(listener: fn(Change)) {
     control::set_listener(listener);
 }

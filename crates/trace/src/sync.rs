@@ -2,6 +2,8 @@
 
 pub(crate) mod atomic {
     pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+    #[cfg(feature = "tracing")]
+    pub(crate) use core::sync::atomic::{AtomicUsize, fence};
 }
 
 use core::cell::UnsafeCell;

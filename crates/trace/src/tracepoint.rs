@@ -242,6 +242,16 @@ fn deliver(core: &Core, mut each: impl FnMut(&Entry, &context::Context)) {
     });
 }
 
+/// Counts an event as lost to recursion in every session attached.
+#[cold]
+pub(crate) fn count_recursion(core: &Core) {
+    let _read = PROBES.read();
+    // SAFETY: we are in a read section of PROBES, which is what `read` asks for.
+    if let Some(list) = unsafe { core.list.read().as_ref() } {
+        too_deep_slow(list);
+    }
+}
+
 /// An event inside an event inside an event ..: counted, not run.
 #[cold]
 fn too_deep_slow(list: &List) {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`tracing`] | spans and events of the `tracing` crate (features `tracing`, `layer`) |
 //! | [`log`] | records of the `log` crate (feature `log`) |
-//! | `shape` | one call site's tracepoints: typed variants, and one for everything else |
+//! | `point` | tracepoints made at run time |
 //! | `payload` | one event's values, formatted into a bounded buffer on the stack |
 //! | `table` | from a call site to its state, without a lock |
 //! | `hub` | telling both worlds that something was switched |
@@ -15,8 +15,12 @@
 mod hub;
 #[cfg(feature = "log")]
 pub mod log;
+#[cfg_attr(
+    not(feature = "tracing"),
+    expect(dead_code, reason = "records of `log` have texts only")
+)]
 mod payload;
-mod shape;
+mod point;
 mod table;
 #[cfg(feature = "tracing")]
 pub mod tracing;

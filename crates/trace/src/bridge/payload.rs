@@ -149,13 +149,17 @@ impl Payload {
         self.text(index, |text| match value.as_str() {
             Some(literal) => text.push(literal),
             // An error of the implementation leaves what it wrote so far.
-            None => drop(text.write_fmt(value)),
+            None => {
+                let _ = text.write_fmt(value);
+            }
         });
     }
 
     /// Runs code of the user's.
     pub(crate) fn debug(&mut self, index: usize, value: &dyn fmt::Debug) {
-        self.text(index, |text| drop(write!(text, "{value:?}")));
+        self.text(index, |text| {
+            let _ = write!(text, "{value:?}");
+        });
     }
 
     pub(crate) fn signature(&self) -> Option<Signature> {
@@ -184,7 +188,8 @@ impl Payload {
     }
 
     fn slice(&self, start: usize, end: usize) -> &[u8] {
-        let init = self.data.get(..self.len).and_then(|data| data.get(start..end)).unwrap_or_default();
+        let init =
+            self.data.get(..self.len).and_then(|data| data.get(start..end)).unwrap_or_default();
         // SAFETY: invariant 1: `copy` wrote every byte before `len`.
         unsafe { core::slice::from_raw_parts(init.as_ptr().cast::<u8>(), init.len()) }
     }
@@ -274,7 +279,11 @@ impl Payload {
         // SAFETY: `slot` is `bytes.len()` writable bytes of our own, and a unique borrow cannot
         // overlap a shared one.
         unsafe {
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), slot.as_mut_ptr().cast::<u8>(), bytes.len());
+            core::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                slot.as_mut_ptr().cast::<u8>(),
+                bytes.len(),
+            );
         }
         self.len = end;
         true

@@ -77,8 +77,12 @@ impl<T: Sync + 'static> Table<T> {
                         new = Box::into_raw(Box::new(make()));
                     }
                     // [A] Release on success: pairs with [B].
-                    let put =
-                        gap.compare_exchange(ptr::null_mut(), new, Ordering::Release, Ordering::Relaxed);
+                    let put = gap.compare_exchange(
+                        ptr::null_mut(),
+                        new,
+                        Ordering::Release,
+                        Ordering::Relaxed,
+                    );
                     if put.is_ok() {
                         // SAFETY: published for ever (invariant 1).
                         return Some(unsafe { &*new });

@@ -84,7 +84,9 @@ where
 
     fn on_follows_from(&self, span: &Id, follows: &Id, _: Context<'_, S>) {
         let spans = &self.recorder.spans;
-        if let (Some(known), Some(cause)) = (spans.find(span.into_u64()), spans.find(follows.into_u64())) {
+        if let (Some(known), Some(cause)) =
+            (spans.find(span.into_u64()), spans.find(follows.into_u64()))
+        {
             self.recorder.follows(&known, &cause);
         }
     }

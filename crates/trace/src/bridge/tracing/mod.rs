@@ -89,6 +89,7 @@
 mod layer;
 mod live;
 mod recorder;
+mod shape;
 mod site;
 mod spans;
 mod stack;

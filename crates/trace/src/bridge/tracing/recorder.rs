@@ -7,16 +7,16 @@
 //! 3. A span created while its tracepoints were off is never recorded, whatever is switched later. Of
 //!    one created while they were on, what happens while they are off is missing, and nothing else.
 
+use super::shape::Shape;
 use super::site::{Points, Site, SpanPoints};
 use super::spans::{Known, New, OURS, Spans};
 use super::stack::{self, Entered};
 use super::visit::Visitor;
 use crate::bridge::payload::{Building, Payload};
-use crate::bridge::shape::Shape;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use owlet_sys::clock::monotonic_ns;
-use tracing_core::span::{Attributes, Id, Record};
-use tracing_core::{Current, Event};
+use tracing_core::Event;
+use tracing_core::span::{Attributes, Current, Id, Record};
 
 /// Numbers of spans in traces; also the ids of spans that are ours alone.
 static NEXT_SPAN: AtomicU64 = AtomicU64::new(1);

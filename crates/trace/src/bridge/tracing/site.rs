@@ -1,7 +1,8 @@
 //! Call sites of `tracing`, each with its tracepoints, known for ever.
 
+use super::shape::Shape;
 use crate::bridge::payload::FIELDS;
-use crate::bridge::shape::{Place, Point, Shape, file_name, leak};
+use crate::bridge::point::{Place, Point, file_name, leak};
 use crate::bridge::table::{Table, mix};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use owlet_wire::schema::{Kind, Level};
@@ -35,14 +36,6 @@ impl Want {
             Self::Always
         } else {
             Self::Sometimes
-        }
-    }
-
-    pub(crate) fn interest(self) -> Interest {
-        match self {
-            Self::Never => Interest::never(),
-            Self::Always => Interest::always(),
-            Self::Unknown | Self::Sometimes => Interest::sometimes(),
         }
     }
 }

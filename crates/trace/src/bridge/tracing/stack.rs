@@ -27,7 +27,10 @@ thread_local! { static STACK: RefCell<Vec<Entered>> = const { RefCell::new(Vec::
 /// that interrupted a change of it. `f` runs nothing of the user's.
 #[inline]
 fn with<R>(f: impl FnOnce(&mut Vec<Entered>) -> R) -> Option<R> {
-    STACK.try_with(|stack| stack.try_borrow_mut().ok().map(|mut stack| f(&mut stack))).ok().flatten()
+    STACK
+        .try_with(|stack| stack.try_borrow_mut().ok().map(|mut stack| f(&mut stack)))
+        .ok()
+        .flatten()
 }
 
 pub(crate) fn push(entered: Entered) {

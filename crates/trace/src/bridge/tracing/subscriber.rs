@@ -4,8 +4,8 @@ use super::recorder::{Recorder, next_span};
 use super::{Discover, live, site};
 use std::any::TypeId;
 use tracing_core::metadata::LevelFilter;
-use tracing_core::span::{Attributes, Id, Record};
-use tracing_core::{Current, Dispatch, Event, Interest, Metadata};
+use tracing_core::span::{Attributes, Current, Id, Record};
+use tracing_core::{Dispatch, Event, Interest, Metadata};
 
 /// Records into Owlet sessions. Made by [`subscriber`](super::subscriber).
 pub struct Subscriber {
@@ -73,7 +73,9 @@ impl tracing_core::Subscriber for Subscriber {
 
     fn record_follows_from(&self, span: &Id, follows: &Id) {
         let spans = &self.recorder.spans;
-        if let (Some(known), Some(cause)) = (spans.find(span.into_u64()), spans.find(follows.into_u64())) {
+        if let (Some(known), Some(cause)) =
+            (spans.find(span.into_u64()), spans.find(follows.into_u64()))
+        {
             self.recorder.follows(&known, &cause);
         }
     }

@@ -34,8 +34,8 @@ use core::cell::Cell;
 use core::ptr;
 use std::any::TypeId;
 use tracing_core::metadata::LevelFilter;
-use tracing_core::span::{Attributes, Id, Record};
-use tracing_core::{Current, Dispatch, Event, Interest, Level, Metadata};
+use tracing_core::span::{Attributes, Current, Id, Record};
+use tracing_core::{Dispatch, Event, Interest, Level, Metadata};
 
 /// Upper 16 bits of the id of a span that only we want.
 const MARK: u64 = 0xa6e1 << 48;
@@ -259,7 +259,9 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
             self.inner.record_follows_from(span, follows);
         }
         let spans = &self.recorder.spans;
-        if let (Some(known), Some(cause)) = (spans.find(span.into_u64()), spans.find(follows.into_u64())) {
+        if let (Some(known), Some(cause)) =
+            (spans.find(span.into_u64()), spans.find(follows.into_u64()))
+        {
             self.recorder.follows(&known, &cause);
         }
     }
@@ -329,7 +331,6 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
         new
     }
 
-    #[expect(deprecated, reason = "subscribers made before `try_close` implement only this")]
     fn drop_span(&self, id: Id) {
         self.try_close(id);
     }
