@@ -22,7 +22,11 @@ mod agent;
 mod bridge;
 mod context;
 mod control;
+#[cfg(test)]
+mod control_tests;
 mod encoder;
+#[cfg(test)]
+mod encoder_tests;
 mod error;
 mod fields;
 mod macros;
@@ -44,6 +48,7 @@ pub use error::{RegisterError, SynchronizeError, UnregisterError};
 pub use fields::{BytesPtr, CStrPtr, FieldValue, ScalarValue};
 pub use owlet_wire::schema::{Kind, Level};
 pub use probe::Probe;
+pub use site::Refused;
 pub use tracepoint::{Core, Hooks, Tracepoint};
 
 /// Waits until no probe that was unregistered before the call can run any more. One grace period,
@@ -53,6 +58,12 @@ pub use tracepoint::{Core, Hooks, Tracepoint};
 /// [`SynchronizeError`]: inside a probe or a hook it would wait for itself; nothing was waited for.
 pub fn synchronize() -> Result<(), SynchronizeError> {
     control::synchronize()
+}
+
+/// What the waits for probes have cost so far.
+#[must_use]
+pub fn grace_periods() -> owlet_rcu::SrcuStats {
+    probe::PROBES.stats()
 }
 
 /// Probes that panicked and were switched off.

@@ -37,6 +37,9 @@
 #[cfg(owlet_site = "toggle")]
 mod patch;
 
+#[cfg(all(test, owlet_site = "toggle"))]
+pub(crate) use patch::refuse;
+
 use crate::tracepoint::Core;
 use std::fmt;
 use std::sync::Once;

@@ -130,7 +130,7 @@ fn refused(_way: Way) -> Option<i32> {
 }
 
 #[cfg(test)]
-pub(super) use fake::refuse;
+pub(crate) use fake::refuse;
 #[cfg(test)]
 use fake::refused;
 
@@ -142,7 +142,7 @@ mod fake {
     thread_local! { static REFUSED: Cell<(i32, i32)> = const { Cell::new((0, 0)) } }
 
     /// Runs `f` while this thread's writes fail with these numbers; 0 lets one pass.
-    pub(in crate::site) fn refuse<R>(mem: i32, mprotect: i32, f: impl FnOnce() -> R) -> R {
+    pub(crate) fn refuse<R>(mem: i32, mprotect: i32, f: impl FnOnce() -> R) -> R {
         REFUSED.set((mem, mprotect));
         let result = f();
         REFUSED.set((0, 0));
