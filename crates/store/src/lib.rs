@@ -34,6 +34,8 @@ pub mod reader;
 pub mod recover;
 mod sidecar;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod tsdl;
 mod walk;
 pub mod writer;

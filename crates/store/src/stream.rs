@@ -109,13 +109,6 @@ impl Stream {
     ) -> Result<(), StoreError> {
         let lost = packet.discarded_total.max(self.lost);
         let latest = packet.end.min(TIME_MAX);
-        if self.seq == 0 && lost > 0 {
-            // Readers take a first packet's count as "may have lost"; from an empty one on, they
-            // can tell how many.
-            let begin = packet.begin.min(latest);
-            let draft = Draft::start(std::mem::take(scratch), begin);
-            self.write(uuid, packet.cpu, begin, 0, draft, scratch, done)?;
-        }
         let mut run = packet.records;
         let mut malformed = 0;
         let mut draft = Draft::start(std::mem::take(scratch), self.end);
@@ -174,8 +167,16 @@ impl Stream {
         scratch: &mut Vec<u8>,
         done: &mut Appended,
     ) -> Result<(), StoreError> {
+        // Without records, no later than the packet before: a record still to come may be older
+        // than now.
         let end = draft.last;
         let begin = begin.max(self.end).min(draft.first.unwrap_or(end));
+        if self.seq == 0 && discarded > 0 {
+            // Readers take a first packet's count as "may have lost"; from an empty packet on, they
+            // can tell how many.
+            let opening = Draft::start(Vec::new(), begin);
+            self.write(uuid, cpu, begin, 0, opening, &mut Vec::new(), done)?;
+        }
         let header = PacketHeader {
             class: self.class,
             instance: self.instance,

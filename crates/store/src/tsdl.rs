@@ -226,10 +226,13 @@ impl Fields {
         }
         let mut made = format!("{prefix}{base}{suffix}");
         let mut number = 2;
-        while !self.used.insert(made.clone()) {
+        // babeltrace2 compares a name with others that have lost their underscore already.
+        while self.used.contains(&made) || made.get(1..).is_some_and(|m| self.used.contains(m)) {
             made = format!("{prefix}{base}_{number}{suffix}");
             number += 1;
         }
+        self.used.insert(made.clone());
+        self.used.extend(made.get(1..).map(str::to_owned));
         made
     }
 

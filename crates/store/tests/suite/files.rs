@@ -1,0 +1,308 @@
+//! Directories, permissions, space, descriptors: the file system's side.
+
+use crate::common::{
+    babeltrace, dump, encode, loss, meta, packet, push, rich, thread, tick, tick_payload,
+    write_ticks,
+};
+use owlet_store::{ErrorKind, StreamName, TraceReader, TraceWriter, recover};
+use owlet_wire::record::RecordHeader;
+use owlet_wire::schema::{Scalar, Type};
+use owlet_wire::value::{Value, decode};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+fn create_error(dir: &Path) -> ErrorKind {
+    let error = TraceWriter::create(dir, &meta()).unwrap_err();
+    assert!(error.to_string().starts_with(&dir.display().to_string()), "{error}");
+    assert!(!error.hint().is_empty(), "{error} has no hint");
+    error.kind
+}
+
+#[test]
+fn creating_says_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("file"), "x").unwrap();
+    assert_eq!(create_error(&at("file")), ErrorKind::NotADirectory);
+    assert_eq!(create_error(&at("file/below")), ErrorKind::NotADirectory);
+    assert_eq!(create_error(&at("no/parent")), ErrorKind::NotFound);
+    fs::create_dir(at("full")).unwrap();
+    fs::write(at("full/precious"), "x").unwrap();
+    assert_eq!(create_error(&at("full")), ErrorKind::NotEmpty);
+    assert_eq!(fs::read_dir(at("full")).unwrap().count(), 1, "nothing was added");
+    // Nobody may make directories there, root included.
+    assert_eq!(create_error(Path::new("/sys/owlet-test")), ErrorKind::Permission);
+    let mut bad = meta();
+    bad.clock.freq_hz = 0;
+    let error = TraceWriter::create(&at("clock"), &bad).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    // A trace is never written into another.
+    fs::create_dir(at("empty")).unwrap();
+    write_ticks(&at("empty"), 1).finish().unwrap();
+    assert_eq!(create_error(&at("empty")), ErrorKind::NotEmpty);
+}
+
+/// Mounts a tmpfs; `None`, or a failure under OWLET_REQUIRE_TOOLS=1, when that is not allowed.
+fn tmpfs(options: &str) -> Option<Mounted> {
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", options, "none"])
+        .arg(dir.path())
+        .output()
+        .is_ok_and(|out| out.status.success());
+    if !mounted {
+        eprintln!("skipped: may not mount a tmpfs here (needs root)");
+        return None;
+    }
+    Some(Mounted(dir))
+}
+
+struct Mounted(tempfile::TempDir);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn read_only_file_system() {
+    let Some(mount) = tmpfs("ro") else { return };
+    assert_eq!(create_error(&mount.0.path().join("t")), ErrorKind::ReadOnly);
+}
+
+/// A full disk: a clear error, and every packet that was reported written is still there.
+#[test]
+fn full_disk_loses_nothing_written() {
+    let Some(mount) = tmpfs("size=256k") else { return };
+    let dir = mount.0.path().join("t");
+    let mut writer = TraceWriter::create(&dir, &meta()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    let mut seq = 0;
+    let error = loop {
+        let mut run = Vec::new();
+        for _ in 0..100 {
+            push(&mut run, 1000 + seq, 1, 101, &tick_payload(seq, b"some text"));
+            seq += 1;
+        }
+        match writer.append_packet(StreamName::cpu(0), &packet(&run, 1000, 1000 + seq, 0)) {
+            Ok(done) => assert_eq!(done.events, 100),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind, ErrorKind::NoSpace);
+    assert_eq!(error.hint(), "free some space; what was written before is intact");
+    let written = writer.summary().events;
+    assert!(written >= 100 && written == seq - 100, "{written} {seq}");
+    let babel = babeltrace(&dir);
+    assert!(babel.is_none_or(|b| b.stderr.is_empty() && b.events().len() as u64 == written));
+    // The end may or may not fit; nothing written before is lost either way.
+    let _ = writer.finish();
+    let text = dump(&dir);
+    assert_eq!(text.matches("demo:tick").count() as u64, written);
+    assert!(!text.contains("partial"), "{text}");
+}
+
+#[test]
+fn modes_are_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t");
+    write_ticks(&path, 1).finish().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&path), 0o700);
+    let mut names: Vec<_> = fs::read_dir(&path)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, [".owlet", "cpu_0", "metadata", "threads"]);
+    for name in names {
+        assert_eq!(mode(&path.join(&name)), 0o600, "{name}");
+    }
+}
+
+/// 300 streams, written in turn, with at most 64 of them open.
+#[test]
+fn descriptors_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(dir.path(), &meta()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    let open = || {
+        fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|fd| fs::read_link(fd.ok()?.path()).ok())
+            .filter(|target| target.starts_with(dir.path()))
+            .count()
+    };
+    for round in 0..3 {
+        for cpu in 0..150 {
+            for stream in [StreamName::cpu(cpu), StreamName::portable(cpu)] {
+                let mut run = Vec::new();
+                let time = 1000 + round;
+                push(&mut run, time, 1, 101, &tick_payload(round, b""));
+                let _ = writer.append_packet(stream, &packet(&run, time, time, 0)).unwrap();
+                assert!(open() <= 64 + 3, "{}", open());
+            }
+        }
+    }
+    writer.finish().unwrap();
+    let trace = TraceReader::open(dir.path()).unwrap();
+    assert_eq!((trace.streams().len(), trace.problems().len()), (300, 0));
+    assert_eq!(dump(dir.path()).matches("demo:tick").count(), 900);
+}
+
+/// C4: embedded NUL, invalid UTF-8, empty text, arrays of no element, extremes and NaN.
+#[test]
+fn c4_round_trip() {
+    let dir = tempfile::tempdir().unwrap();
+    let (schema, values) = rich();
+    let payload = encode(&schema, &values);
+    let mut writer = TraceWriter::create(dir.path(), &meta()).unwrap();
+    writer.add_schema(7, &schema).unwrap();
+    let mut run = Vec::new();
+    push(&mut run, 1000, 7, 101, &payload);
+    let _ = writer.append_packet(StreamName::cpu(1), &packet(&run, 900, 1000, 0)).unwrap();
+    writer.finish().unwrap();
+    let trace = TraceReader::open(dir.path()).unwrap();
+    assert_eq!(trace.schemas()[&7], schema);
+    let mut events = trace.events(0).unwrap();
+    let event = events.next_event().unwrap();
+    let len = 24 + payload.len() as u32;
+    assert_eq!(event.header, RecordHeader { time: 1000, id: 7, len, pid: 100, tid: 101 });
+    assert_eq!(event.payload, payload);
+    let (read, whole) = decode(&trace.schemas()[&7].fields, event.payload);
+    assert!(whole);
+    for ((read, written), field) in read.iter().zip(&values).zip(&schema.fields) {
+        match (read, written) {
+            (Value::F64(read), Value::F64(written)) => {
+                assert_eq!(read.to_bits(), written.to_bits(), "{}", field.name);
+            }
+            _ => assert_eq!(read, written, "{}", field.name),
+        }
+    }
+    assert!(events.next_event().is_none() && events.current().is_none());
+}
+
+/// P1: records of every size around the packet's split, and one as large as a packet may be.
+#[test]
+fn p1_big_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(dir.path(), &meta()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    let text = vec![b'x'; 70 << 20];
+    let limit = (64 << 20) - 88 - 8 - 24 - 12;
+    let sizes = [1, 1 << 10, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 10 << 20, limit];
+    let mut run = Vec::new();
+    for (at, size) in sizes.iter().enumerate() {
+        push(&mut run, 1000 + at as u64, 1, 101, &tick_payload(*size as u64, &text[..*size]));
+    }
+    let done = writer.append_packet(StreamName::cpu(0), &packet(&run, 1000, 2000, 0)).unwrap();
+    assert_eq!((done.events, done.malformed), (7, 0));
+    let mut run = Vec::new();
+    push(&mut run, 1500, 1, 101, &tick_payload(8, &text));
+    let done = writer.append_packet(StreamName::cpu(0), &packet(&run, 1000, 2000, 0)).unwrap();
+    assert_eq!((done.events, done.malformed), (0, 1));
+    let mut run = Vec::new();
+    push(&mut run, 1600, 1, 101, &tick_payload(9, b"after"));
+    let _ = writer.append_packet(StreamName::cpu(0), &packet(&run, 1000, 2000, 0)).unwrap();
+    writer.finish().unwrap();
+    let trace = TraceReader::open(dir.path()).unwrap();
+    assert_eq!(trace.problems(), []);
+    assert!(trace.streams()[0].packets >= 6);
+    let mut events = trace.events(0).unwrap();
+    for size in sizes {
+        assert_eq!(events.next_event().unwrap().payload.len(), 12 + size);
+    }
+    let last = events.next_event().unwrap();
+    assert_eq!((last.payload.len(), last.discarded), (17, 1));
+}
+
+/// K3: on a stream, time never goes back, whatever the clock did; a wild time is refused.
+#[test]
+fn k3_time_never_goes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(dir.path(), &meta()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    let mut malformed = 0;
+    for times in [[1000, 990, 1005], [1001, u64::MAX, 1010], [1 << 63, 1011, 1012]] {
+        let mut run = Vec::new();
+        for time in times {
+            push(&mut run, time, 1, 101, &tick_payload(time, b""));
+        }
+        let done = writer.append_packet(StreamName::cpu(0), &packet(&run, 900, 1100, 0)).unwrap();
+        malformed += done.malformed;
+    }
+    assert_eq!(malformed, 2);
+    writer.finish().unwrap();
+    let trace = TraceReader::open(dir.path()).unwrap();
+    let mut events = trace.events(0).unwrap();
+    let mut times = Vec::new();
+    while let Some(event) = events.next_event() {
+        times.push(event.header.time);
+    }
+    assert_eq!(times, [1000, 1000, 1005, 1005, 1010, 1011, 1012]);
+    assert!(events.problems().is_empty() && trace.problems().is_empty());
+    let babel = babeltrace(dir.path());
+    assert!(babel.is_none_or(|babel| babel.events().len() == 7));
+}
+
+#[test]
+fn schemas_are_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(dir.path(), &meta()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    let mut other = tick();
+    other.name = "demo:other".into();
+    let error = writer.add_schema(1, &other).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert_eq!(error.what, "event id 1 is demo:tick already, not demo:other");
+    other.fields[0].ty = Type::Enum(Scalar::F64, vec![]);
+    assert_eq!(writer.add_schema(2, &other).unwrap_err().kind, ErrorKind::Invalid);
+    // Its events count as malformed and harm nothing.
+    let mut run = Vec::new();
+    push(&mut run, 1000, 2, 101, &[0; 12]);
+    push(&mut run, 1001, 1, 101, &tick_payload(1, b""));
+    let done = writer.append_packet(StreamName::cpu(0), &packet(&run, 1000, 2000, 0)).unwrap();
+    assert_eq!((done.events, done.malformed), (1, 1));
+    writer.finish().unwrap();
+    assert_eq!(TraceReader::open(dir.path()).unwrap().schemas().len(), 1);
+}
+
+#[test]
+fn losses_and_names_over_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = write_ticks(dir.path(), 1);
+    let cpu = Some(StreamName::cpu(0));
+    writer.set_losses(&[loss(cpu, "full", 3), loss(None, "recursion", 1)]).unwrap();
+    writer.set_losses(&[loss(cpu, "full", 5), loss(cpu, "busy", 0)]).unwrap();
+    writer.add_thread(2000, &thread(100, 101, "worker")).unwrap();
+    writer.add_thread(1500, &thread(100, 101, "between")).unwrap();
+    // Read while it is being recorded.
+    let trace = TraceReader::open(dir.path()).unwrap();
+    assert!(!trace.finished());
+    assert_eq!(trace.losses(), [loss(cpu, "full", 5), loss(None, "recursion", 1)]);
+    for (time, comm) in [(0, "main"), (950, "main"), (1999, "between"), (2000, "worker")] {
+        assert_eq!(trace.comm(100, 101, time), Some(comm.as_bytes()), "{time}");
+    }
+    assert_eq!(trace.comm(100, 999, 0), None);
+    writer.finish().unwrap();
+    let trace = TraceReader::open(dir.path()).unwrap();
+    assert!(trace.finished() && trace.problems().is_empty());
+    let babel = babeltrace(dir.path());
+    assert!(babel.is_none_or(|babel| babel.stderr.is_empty()), "threads stream out of order");
+    let done = recover(dir.path()).unwrap();
+    assert!(done.cut.is_empty() && !done.metadata_rewritten && done.remaining.is_empty());
+}
+
+/// What summary() and finish() say is what is there.
+#[test]
+fn summary_is_true() {
+    let dir = tempfile::tempdir().unwrap();
+    let summary = write_ticks(dir.path(), 10).finish().unwrap();
+    let bytes: u64 =
+        fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
+    assert_eq!((summary.events, summary.malformed, summary.bytes), (10, 0, bytes));
+}

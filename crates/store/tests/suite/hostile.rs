@@ -1,0 +1,293 @@
+//! Files that no recorder wrote. Nothing panics, nothing hangs, nothing is believed.
+
+use crate::common::{dump, meta, packet, push, tick, tick_payload, write_ticks};
+use owlet_store::{ErrorKind, StreamName, TraceReader, TraceWriter, recover};
+use proptest::prelude::*;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const FILES: [&str; 4] = ["cpu_0", "threads", ".owlet", "metadata"];
+
+fn copy(from: &Path, to: &Path) {
+    for file in FILES {
+        fs::copy(from.join(file), to.join(file)).unwrap();
+    }
+}
+
+fn events(dump: &str) -> Vec<&str> {
+    dump.lines().filter(|line| line.contains("demo:tick")).collect()
+}
+
+fn open_error(dir: &Path) -> (ErrorKind, String) {
+    let error = TraceReader::open(dir).unwrap_err();
+    assert!(error.to_string().starts_with(&dir.display().to_string()), "{error}");
+    assert!(!error.hint().is_empty(), "{error} has no hint");
+    (error.kind, error.what)
+}
+
+/// L8: a recorder killed at any byte leaves every whole packet readable.
+#[test]
+fn l8_truncated_at_every_byte() {
+    let source = tempfile::tempdir().unwrap();
+    write_ticks(source.path(), 7).finish().unwrap();
+    let full = dump(source.path());
+    let whole = fs::read(source.path().join("cpu_0")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    copy(source.path(), dir.path());
+    let mut last = 0;
+    for cut in 0..whole.len() {
+        fs::write(dir.path().join("cpu_0"), &whole[..cut]).unwrap();
+        let now = dump(dir.path());
+        let events = events(&now);
+        assert!(crate::hostile::events(&full).starts_with(&events), "cut at {cut}:\n{now}");
+        assert!(events.len() >= last && events.len() - last <= 3);
+        last = events.len();
+        // Said, unless the cut is between two packets.
+        let trace = TraceReader::open(dir.path()).unwrap();
+        let between = trace.streams()[0].bytes == cut as u64;
+        assert_eq!(trace.problems().is_empty(), between, "cut at {cut}:\n{now}");
+    }
+    assert_eq!(last, 6);
+}
+
+/// The sidecar cut at any byte: an error with a hint, or what is whole before the cut.
+#[test]
+fn sidecar_truncated_at_every_byte() {
+    let source = tempfile::tempdir().unwrap();
+    write_ticks(source.path(), 2).finish().unwrap();
+    let whole = fs::read(source.path().join(".owlet")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    copy(source.path(), dir.path());
+    let mut outcomes = std::collections::BTreeSet::new();
+    for cut in 0..whole.len() {
+        fs::write(dir.path().join(".owlet"), &whole[..cut]).unwrap();
+        match TraceReader::open(dir.path()) {
+            Ok(trace) => {
+                assert!(!trace.finished() && !trace.problems().is_empty());
+                outcomes.insert(format!("schemas {}", trace.schemas().len()));
+            }
+            Err(error) => {
+                assert!(!error.hint().is_empty());
+                outcomes.insert(format!("{:?}", error.kind));
+            }
+        }
+    }
+    let expected = ["Corrupt", "NotATrace", "schemas 0", "schemas 1"];
+    assert_eq!(outcomes.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+}
+
+/// R1: every length and every other word of a packet header at its extremes.
+#[test]
+fn r1_header_words_at_their_extremes() {
+    let source = tempfile::tempdir().unwrap();
+    write_ticks(source.path(), 7).finish().unwrap();
+    let whole = fs::read(source.path().join("cpu_0")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    copy(source.path(), dir.path());
+    let second = u64::from_le_bytes(whole[56..64].try_into().unwrap()) as usize / 8;
+    let words: &[(usize, usize)] = &[
+        (0, 4),
+        (20, 4),
+        (24, 8),
+        (32, 8),
+        (40, 8),
+        (48, 8),
+        (56, 8),
+        (64, 8),
+        (72, 8),
+        (80, 4),
+        (88, 8),
+        (96, 4),
+        (100, 4),
+    ];
+    for start in [0, second] {
+        for (at, size) in words {
+            for value in [0, 1, 7, 8, 0xff, 1 << 31, u64::MAX >> 1, u64::MAX - 7, u64::MAX] {
+                let mut bytes = whole.clone();
+                let word = &mut bytes[start + at..start + at + size];
+                word.copy_from_slice(&value.to_le_bytes()[..*size]);
+                fs::write(dir.path().join("cpu_0"), &bytes).unwrap();
+                let text = dump(dir.path());
+                assert!(!text.starts_with("error"), "{text}");
+                let _ = recover(dir.path()).unwrap();
+                if let Ok(kept) = fs::read(dir.path().join(".cut-cpu_0")) {
+                    // What was cut is kept, byte for byte.
+                    assert!(bytes.ends_with(&kept));
+                    fs::remove_file(dir.path().join(".cut-cpu_0")).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// X5: directories that are no trace of ours, each told for what it is.
+#[test]
+fn x5_strangers() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    assert_eq!(open_error(&at("nosuch")).0, ErrorKind::NotFound);
+    fs::write(at("file"), "x").unwrap();
+    assert_eq!(open_error(&at("file")).0, ErrorKind::NotADirectory);
+    let make = |name: &str, file: &str, content: &[u8]| {
+        fs::create_dir_all(at(name)).unwrap();
+        fs::write(at(name).join(file), content).unwrap();
+        open_error(&at(name))
+    };
+    let text = make("empty", "note", b"");
+    assert_eq!(text, (ErrorKind::NotATrace, "not an owlet trace".to_owned()));
+    let other = "a CTF trace of another tracer";
+    assert_eq!(make("ctf", "metadata", b"/* CTF 1.8 */\n").1, other);
+    // LTTng's metadata is in packets.
+    assert_eq!(make("lttng", "metadata", &[0x57, 0x1d, 0xd1, 0x75, 0, 0]).1, other);
+    fs::create_dir_all(at("session/ust/uid")).unwrap();
+    assert!(open_error(&at("session")).1.contains("LTTng session"));
+    let lost = make("lost", "metadata", b"/* CTF 1.8 */\nenv { tracer_name = \"owlet\"; };");
+    assert!(lost.1.contains(".owlet file is missing"));
+
+    let error = TraceReader::open(&{
+        fs::create_dir(at("garbage")).unwrap();
+        fs::write(at("garbage/.owlet"), b"garbage garbage garbage").unwrap();
+        at("garbage")
+    })
+    .unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotATrace);
+    fs::write(at("garbage/.owlet"), b"OWLTRACE\x02\0\0\0").unwrap();
+    let error = TraceReader::open(&at("garbage")).unwrap_err();
+    assert_eq!(error.what, "trace of format 2; this owlet reads 1");
+    assert_eq!(error.kind, ErrorKind::Version);
+    assert!(recover(&at("garbage")).is_err());
+    assert_eq!(fs::read(at("garbage/.owlet")).unwrap(), b"OWLTRACE\x02\0\0\0", "left alone");
+}
+
+/// A FIFO or a directory by the name of a stream neither blocks nor fails the rest.
+#[test]
+fn odd_files_do_not_block() {
+    let dir = tempfile::tempdir().unwrap();
+    write_ticks(dir.path(), 4).finish().unwrap();
+    fs::create_dir(dir.path().join("cpu_7")).unwrap();
+    assert!(Command::new("mkfifo").arg(dir.path().join("cpu_8")).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", dir.path().join("cpu_9")).unwrap();
+    for other in ["cpu_x", "cpu_01", "cpu_", "cpu_99999999999", "notes.txt"] {
+        fs::write(dir.path().join(other), "x").unwrap();
+    }
+    let begun = Instant::now();
+    let text = dump(dir.path());
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert_eq!(events(&text).len(), 4);
+    assert_eq!(text.matches("not a regular file").count(), 3, "{text}");
+    assert!(!text.contains("cpu_01") && !text.contains("cpu_x"));
+    let fifo = tempfile::tempdir().unwrap();
+    assert!(Command::new("mkfifo").arg(fifo.path().join(".owlet")).status().unwrap().success());
+    assert!(TraceReader::open(fifo.path()).is_err());
+}
+
+/// A file that is nothing but empty packets, or one record over and over: bounded problems.
+#[test]
+fn problems_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(dir.path(), &meta()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    let mut run = Vec::new();
+    for seq in 0..5000 {
+        push(&mut run, 1000, 1, 101, &tick_payload(seq, b""));
+    }
+    let _ = writer.append_packet(StreamName::cpu(0), &packet(&run, 1000, 1000, 0)).unwrap();
+    writer.finish().unwrap();
+    // Change the ids behind the writer's back.
+    let path = dir.path().join("cpu_0");
+    let mut bytes = fs::read(&path).unwrap();
+    for record in bytes[88..].chunks_mut(40) {
+        record[8] = 9;
+    }
+    fs::write(&path, bytes).unwrap();
+    let text = dump(dir.path());
+    assert_eq!(events(&text).len(), 0);
+    assert_eq!(text.matches("event of unknown id 9").count(), 100);
+    assert!(text.contains("more problems, not listed"));
+}
+
+/// A stream of another trace, of another class, of another order.
+#[test]
+fn foreign_packets() {
+    let dir = tempfile::tempdir().unwrap();
+    write_ticks(dir.path(), 4).finish().unwrap();
+    let cpu = fs::read(dir.path().join("cpu_0")).unwrap();
+    let mut foreign = cpu.clone();
+    foreign[4] ^= 1;
+    fs::write(dir.path().join("cpu_1"), &foreign).unwrap();
+    fs::copy(dir.path().join("threads"), dir.path().join("cpu_2")).unwrap();
+    let first = u64::from_le_bytes(cpu[56..64].try_into().unwrap()) as usize / 8;
+    let swapped = [&cpu[first..], &cpu[..first]].concat();
+    fs::write(dir.path().join("cpu_3"), swapped).unwrap();
+    let text = dump(dir.path());
+    for part in [
+        "cpu_1 at byte 0: packet of another trace",
+        "cpu_2 at byte 0: packet of stream class 1, which is not this file's",
+        "packet 1 where 0 belongs",
+        "packet begins before the last one ended",
+        "time goes back",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Any damage anywhere: no panic, no hang; recovery is stable and never adds events.
+    #[test]
+    fn any_damage(
+        file in 0_usize..4, damage in prop::collection::vec((any::<u16>(), any::<u8>()), 1..8), cut in any::<u16>(),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        write_ticks(dir.path(), 7).finish().unwrap();
+        let path = dir.path().join(FILES[file]);
+        let mut bytes = fs::read(&path).unwrap();
+        for (at, value) in damage {
+            let at = usize::from(at) % bytes.len();
+            bytes[at] = value;
+        }
+        if cut % 3 == 0 {
+            bytes.truncate(usize::from(cut) % bytes.len());
+        }
+        fs::write(&path, &bytes).unwrap();
+        let before = dump(dir.path());
+        if recover(dir.path()).is_ok() {
+            let after = dump(dir.path());
+            prop_assert_eq!(events(&before), events(&after));
+            let again = recover(dir.path()).unwrap();
+            prop_assert!(again.cut.is_empty() && !again.metadata_rewritten);
+        }
+    }
+
+    /// Any bytes as a stream and as a sidecar.
+    #[test]
+    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300), name in 0_usize..4) {
+        let dir = tempfile::tempdir().unwrap();
+        write_ticks(dir.path(), 1).finish().unwrap();
+        fs::write(dir.path().join(FILES[name]), &bytes).unwrap();
+        let _ = dump(dir.path());
+        let _ = recover(dir.path());
+    }
+
+    /// Any bytes as a run of records: what is written is read again, and only that.
+    #[test]
+    fn any_run(bytes in prop::collection::vec(any::<u8>(), 0..200), good in 0_u64..4) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = TraceWriter::create(dir.path(), &meta()).unwrap();
+        writer.add_schema(1, &tick()).unwrap();
+        let mut run = Vec::new();
+        for seq in 0..good {
+            push(&mut run, 1000 + seq, 1, 101, &tick_payload(seq, b"ok"));
+        }
+        run.extend(bytes);
+        let done = writer.append_packet(StreamName::cpu(0), &packet(&run, 1000, 5000, 0)).unwrap();
+        prop_assert!(done.events >= good);
+        writer.finish().unwrap();
+        let text = dump(dir.path());
+        prop_assert_eq!(events(&text).len() as u64, done.events, "{}", text);
+        prop_assert!(!text.contains("problem") && !text.contains("BROKEN"), "{}", text);
+    }
+}
