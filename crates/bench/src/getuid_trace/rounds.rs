@@ -153,7 +153,11 @@ impl Page {
         while self.noticed.0.load(Ordering::Acquire) < round {
             spins += 1;
             // With one CPU, or a busy one, the reader needs ours.
-            if spins % 1024 == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if spins.is_multiple_of(1024) {
+                std::thread::yield_now()
+            } else {
+                std::hint::spin_loop()
+            }
         }
     }
 

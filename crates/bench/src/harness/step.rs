@@ -178,9 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_loop_is_counted() {
-        // Run by the worker of the peer "known", see peers.rs: needs the binary, so it lives in
-        // tests/counts.rs; here only the arithmetic.
+    fn counts_subtract() {
         let a = Counts { instructions: 30.0, locked: 3.0, syscalls: 1.0 };
         let b = Counts { instructions: 10.0, locked: 1.0, syscalls: 1.0 };
         assert_eq!(a - b, Counts { instructions: 20.0, locked: 2.0, syscalls: 0.0 });

@@ -1,0 +1,88 @@
+//! The command as CI runs it: small sizes, counts gated, lines for programs.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_owlet-bench")).args(args).output().expect("start owlet-bench")
+}
+
+/// The JSON lines of a successful run, whose keys are exactly `keys`.
+fn lines(args: &[&str], keys: &[&str]) -> Vec<Value> {
+    let output = bench(args);
+    let (out, text) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{args:?}: {}\n{text}", output.status);
+    let keys: BTreeSet<&str> = keys.iter().copied().collect();
+    let lines = out.lines().map(|line| {
+        let value: Value = serde_json::from_str(line).expect("one object a line");
+        let found: BTreeSet<&str> =
+            value.as_object().expect("an object").keys().map(String::as_str).collect();
+        assert_eq!(found, keys, "{line}");
+        value
+    });
+    lines.collect()
+}
+
+#[test]
+fn known_loops_are_counted_exactly() {
+    let output = bench(&["counting", "--small"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("two-locked: locked: off from 2 by: 0 "), "{text}");
+}
+
+/// 6e's gates: no lock, no system call, no lost wakeup; five times as many rows as variants.
+#[test]
+fn getuid_trace_counts_hold() {
+    let keys = [
+        "bench",
+        "case",
+        "procs",
+        "variant",
+        "cpu_ns_per_call",
+        "wall_ns_per_call",
+        "wakeups_per_s",
+        "syscalls_per_event",
+        "locks_per_event",
+        "lost_wakeups",
+    ];
+    let args = ["getuid-trace", "--small", "--json", "--reps", "1", "--scale", "0.5"];
+    let lines = lines(&args, &keys);
+    let deferred: Vec<_> = lines.iter().filter(|line| line["variant"] == "deferred").collect();
+    let procs: BTreeSet<_> = deferred.iter().filter_map(|line| line["procs"].as_u64()).collect();
+    assert_eq!(procs, (1..=5).collect());
+    for line in deferred {
+        assert_eq!(line["syscalls_per_event"], 0.0, "{line}");
+        assert_eq!(line["locks_per_event"], 0.0, "{line}");
+        assert_eq!(line["lost_wakeups"], 0, "{line}");
+    }
+    // The same counters see what the other ways of waking do.
+    let of = |variant: &str| lines.iter().find(|l| l["variant"] == variant).expect("a line");
+    assert_eq!(of("wake-per-event")["syscalls_per_event"], 1.0);
+    assert_eq!(of("before")["locks_per_event"], 1.0);
+}
+
+/// TP-07 in numbers: a switched-off site is at most three instructions.
+#[test]
+fn event_cost_counts_hold() {
+    let keys = ["bench", "case", "peer", "threads", "ns", "instructions", "ratio_to_owlet"];
+    let args = ["event-cost", "--small", "--json", "--reps", "1", "--scale", "0.5"];
+    let lines = lines(&args, &keys);
+    let of = |case: &str, peer: &str| {
+        let found = lines.iter().find(|l| l["case"] == case && l["peer"] == peer);
+        found.unwrap_or_else(|| panic!("no line for {case} of {peer}"))
+    };
+    assert!(of("disabled", "owlet")["instructions"].as_f64().expect("counted") <= 3.0);
+    for peer in ["floor", "owlet", "tracing-fmt"] {
+        for case in ["1-field", "3-fields"] {
+            assert!(of(case, peer)["ns"].as_f64().expect("measured") > 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_wrong_name_is_an_error_of_use() {
+    assert_eq!(bench(&["no-such-benchmark"]).status.code(), Some(2));
+}
