@@ -5,6 +5,7 @@ mod merge;
 mod render;
 mod spans;
 mod stats;
+mod store;
 
 use owlet_analyze::Trace;
 use owlet_analyze::build::{At, Builder, Payload};
