@@ -20,7 +20,7 @@ use crate::harness::session::{Armed, Drain, Seen, Session};
 use crate::harness::stats::{median, spread_percent};
 use crate::harness::step::{self, Counts};
 use crate::harness::worker::Worker;
-use crate::peers::cases::{DISABLED, ONE, THREE, TRACING};
+use crate::peers::cases::{DISABLED, ONE, THREE, TRACING, TRACING_OFF};
 use crate::peers::lttng::Lttng;
 use anyhow::{Context, Result};
 use owlet_ring::Watermark;
@@ -39,7 +39,9 @@ struct Line {
     ratio_to_owlet: Option<f64>,
 }
 
-const CASES: [&str; 4] = [DISABLED, ONE, THREE, TRACING];
+const CASES: [&str; 5] = [DISABLED, ONE, THREE, TRACING_OFF, TRACING];
+/// Record nothing.
+const OFF: [&str; 2] = [DISABLED, TRACING_OFF];
 const THREADS: [usize; 3] = [1, 2, 8];
 /// Peers in the order of the report, and how many events fit the time of one of ours.
 const PEERS: [(&str, f64); 5] =
@@ -126,7 +128,7 @@ impl Bench {
                 let counts = step::count(worker, case, n);
                 let counts = counts.with_context(|| format!("count instructions of {peer}"))?;
                 self.counts.insert((peer, case), counts);
-                if peer == OWLET && case != DISABLED {
+                if peer == OWLET && !OFF.contains(&case) {
                     self.emitted += step::iterations(n);
                 }
             }
@@ -164,9 +166,9 @@ impl Bench {
         for case in CASES {
             let Some(worker) = self.worker(peer).filter(|w| w.has(case)) else { continue };
             // A switched-off site is a fraction of a nanosecond.
-            let n = if case == DISABLED { 10 * n } else { n };
+            let n = if OFF.contains(&case) { 10 * n } else { n };
             let run = worker.run(case, threads, n)?;
-            if peer == OWLET && case != DISABLED {
+            if peer == OWLET && !OFF.contains(&case) {
                 self.account(threads as u64 * (n + warm_up(n)));
             }
             if threads <= report.cpus() {

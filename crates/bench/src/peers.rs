@@ -42,6 +42,9 @@ pub(crate) mod cases {
     /// The same three fields, by `tracing::event!`.
     pub(crate) const TRACING: &str = "tracing-event";
 
+    /// A `tracing::event!` that the bridge keeps switched off, one field.
+    pub(crate) const TRACING_OFF: &str = "tracing-disabled";
+
     /// Nine characters.
     pub(crate) const NOTE: &str = "nine char";
 }

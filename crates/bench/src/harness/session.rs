@@ -186,12 +186,14 @@ pub(crate) fn join() -> Result<()> {
     owlet::init().map_err(|error| anyhow!("{error}"))
 }
 
-/// Every event on but the one that must be off.
+/// Every event on but those that must be off.
 fn config() -> SessionConfig {
     let rule = |pattern: &str, enable| Rule { pattern: pattern.to_owned(), enable };
+    let off = peers::owlet::OFF.map(|pattern| rule(pattern, false));
+    let rules = [rule("*", true)].into_iter().chain(off).collect();
     SessionConfig {
         session: std::process::id().into(),
-        rules: vec![rule("*", true), rule(peers::owlet::OFF, false)],
+        rules,
         level: Level::Trace,
         filter: String::new(),
         rendezvous: String::new(),
