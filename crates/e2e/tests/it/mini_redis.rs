@@ -28,7 +28,7 @@ fn drive(port: &str) -> Result<()> {
 fn counts(recorded: &Recorded) -> Result<BTreeMap<String, u64>> {
     let mut counts = BTreeMap::new();
     for event in recorded.events()? {
-        let name = event["name"].as_str().context("a name")?.to_owned();
+        let name = event["event"].as_str().context("a name")?.to_owned();
         *counts.entry(name).or_default() += 1;
     }
     Ok(counts)

@@ -30,7 +30,7 @@ fn l1_a_paced_load_is_recorded_whole() -> Result<()> {
     let mut seen = BTreeSet::new();
     let mut last_time = String::new();
     for event in recorded.events()? {
-        assert_eq!(event["name"], "demo:tick");
+        assert_eq!(event["event"], "demo:tick");
         let time = event["time_ns"].to_string();
         assert!((time.len(), &time) >= (last_time.len(), &last_time), "time goes back");
         last_time = time;
