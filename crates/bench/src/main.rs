@@ -13,6 +13,7 @@
 //! | [`counting`] | a check of the counting itself |
 //! | [`event_cost`] | one event: switched off, on, in every peer |
 //! | [`getuid_trace`] | what waking a reader costs the traced program |
+//! | [`request_cost`] | a request to a real server |
 //!
 //! Exit status: 0 all counts within bounds; 1 a count out of bounds; 2 could not run.
 
@@ -21,6 +22,7 @@ mod event_cost;
 mod getuid_trace;
 mod harness;
 mod peers;
+mod request_cost;
 
 use clap::{Args, Parser, Subcommand};
 use harness::{inner, report::Report, serve};
@@ -39,6 +41,8 @@ enum Command {
     GetuidTrace(Options),
     /// One event: nanoseconds of CPU and instructions, off and on, beside the peers
     EventCost(Options),
+    /// A request to mini-redis: CPU time untraced, recorded, and with text logging
+    RequestCost(Options),
     /// Checks the counting itself, on loops whose counts are known
     Counting(Options),
     /// Serves one peer's cases to a benchmark that started this process
@@ -98,6 +102,7 @@ fn run() -> anyhow::Result<ExitCode> {
             Command::Worker { peer } => return serve::serve(&peer),
             Command::GetuidTrace(options) => ("getuid-trace", options, getuid_trace::run),
             Command::EventCost(options) => ("event-cost", options, event_cost::run),
+            Command::RequestCost(options) => ("request-cost", options, request_cost::run),
             Command::Counting(options) => ("counting", options, counting::run),
         };
     if let Some(code) = inner::rerun_with_cpus_to_ourselves(options.small)? {
