@@ -27,7 +27,7 @@ fn emit(point: &'static Tracepoint<Function>, n: u64) {
     run(point, |function: &Function| function(n), |_| {});
 }
 
-fn one() -> MutexGuard<'static, ()> {
+pub(crate) fn one() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

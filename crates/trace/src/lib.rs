@@ -35,6 +35,8 @@ pub mod registry;
 pub mod session;
 mod sink;
 pub mod site;
+#[cfg(all(test, owlet_site = "toggle"))]
+mod site_tests;
 mod sync;
 mod tracepoint;
 

@@ -203,3 +203,10 @@ pub(crate) fn probe() -> Result<(), Refused> {
     }
     Ok(())
 }
+
+/// The first site of a tracepoint.
+#[cfg(all(test, owlet_site = "toggle"))]
+pub(crate) fn address_of(core: &Core) -> Option<u64> {
+    let of = |record: &&Record| record.core().is_some_and(|found| core::ptr::eq(found, core));
+    table().iter().find(of).map(|record| resolve(&record.site).addr() as u64)
+}

@@ -1,8 +1,8 @@
 //! Spans and events of `tracing` through the subscriber of our own: exactly what was emitted.
 
-mod common;
 #[path = "common/bridge.rs"]
 mod bridge;
+mod common;
 
 use bridge::{Session, one};
 use common::Wanted;
@@ -167,7 +167,8 @@ fn off_means_never_and_nothing_is_evaluated() {
     let evaluated = AtomicU64::new(0);
     let emit = || {
         info!(target: "off", n = evaluated.fetch_add(1, Ordering::Relaxed));
-        let _span = info_span!(target: "off", "span", n = evaluated.fetch_add(1, Ordering::Relaxed));
+        let _span =
+            info_span!(target: "off", "span", n = evaluated.fetch_add(1, Ordering::Relaxed));
         assert_eq!(_span.is_disabled(), evaluated.load(Ordering::Relaxed) == 0);
     };
     emit();
@@ -349,7 +350,8 @@ fn spans_of_futures_are_entered_and_left_at_every_poll() {
         new.iter().find(|new| new.number("n") == n).unwrap().number("span")
     };
     for n in [1, 2] {
-        let own = |kind| session.of_kind(kind).iter().filter(|e| e.number("span") == id_of(n)).count();
+        let own =
+            |kind| session.of_kind(kind).iter().filter(|e| e.number("span") == id_of(n)).count();
         assert_eq!(own(Kind::SpanEvent), 3);
         // Four polls, and once more when the future is dropped.
         assert_eq!((own(Kind::SpanEnter), own(Kind::SpanExit)), (5, 5));
@@ -377,7 +379,10 @@ fn a_span_left_out_of_order_or_entered_twice_is_still_paired() {
     let id = session.of_kind(Kind::SpanNew)[0].number("span");
     let of = |line: &str| lines.iter().find(|l| l.starts_with(line)).unwrap().clone();
     // The innermost entry of `a` went first.
-    assert_eq!(of("SpanEvent order:one"), format!("SpanEvent order:one span=U64({}) message=x", id + 1));
+    assert_eq!(
+        of("SpanEvent order:one"),
+        format!("SpanEvent order:one span=U64({}) message=x", id + 1)
+    );
     assert_eq!(of("SpanEvent order:none"), "SpanEvent order:none span=U64(0) message=x");
     assert_eq!(session.of_kind(Kind::SpanExit).len(), 3);
 }
@@ -472,7 +477,8 @@ fn a_panic_in_a_field_goes_to_the_program_and_leaves_no_trace() {
     for _ in 0..10 {
         let caught = std::panic::catch_unwind(|| info!(target: "panics", field = ?Panics));
         assert!(caught.is_err());
-        let caught = std::panic::catch_unwind(|| info_span!(target: "panics", "s", field = ?Panics));
+        let caught =
+            std::panic::catch_unwind(|| info_span!(target: "panics", "s", field = ?Panics));
         assert!(caught.is_err());
     }
     info!(target: "panics", inner = ?Emits(0), "after");
@@ -577,8 +583,7 @@ fn a6_first_events_at_a_barrier_are_all_recorded() {
 fn u3_a_call_site_reached_while_the_session_attaches_is_on_afterwards() {
     let _one = global();
     macro_rules! sites { ($($n:literal)*) => { [$(|| info!(name: $n, target: "meanwhile", "x")),*] } }
-    let sites: [fn(); 16] =
-        sites!["0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "a" "b" "c" "d" "e" "f"];
+    let sites: [fn(); 16] = sites!["0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "a" "b" "c" "d" "e" "f"];
     let mut session = std::thread::scope(|scope| {
         let attach = scope.spawn(|| Session::new(&[("meanwhile:*", true)]));
         for site in sites {
