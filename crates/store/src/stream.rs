@@ -107,7 +107,8 @@ impl Stream {
         scratch: &mut Vec<u8>,
         done: &mut Appended,
     ) -> Result<(), StoreError> {
-        let lost = packet.discarded_total.max(self.lost);
+        // Clamped, because the count may come from memory that a hostile process writes.
+        let lost = packet.discarded_total.min(u64::MAX / 2).max(self.lost);
         let latest = packet.end.min(TIME_MAX);
         let mut run = packet.records;
         let mut malformed = 0;
