@@ -37,14 +37,16 @@ pub(crate) fn of(pids: &[u32]) -> Result<Vec<Client>> {
             found.push(agents.clients.swap_remove(at));
             continue;
         }
+        if let Some((_, error)) = agents.troubled.iter().find(|(troubled, _)| *troubled == pid) {
+            return Err(explain(pid, error));
+        }
         // A process in a container or of another user keeps its sockets elsewhere.
         let mut elsewhere = connect(sockets::elsewhere(pid));
         if let Some(at) = elsewhere.clients.iter().position(|client| client.pid == pid) {
             found.push(elsewhere.clients.swap_remove(at));
             continue;
         }
-        let trouble = agents.troubled.iter().chain(&elsewhere.troubled).find(|(p, _)| *p == pid);
-        return Err(match trouble {
+        return Err(match elsewhere.troubled.first() {
             Some((_, error)) => explain(pid, error),
             None => no_agent(pid, &agents),
         });
@@ -97,7 +99,7 @@ pub(crate) fn explain(pid: u32, error: &ClientError) -> Failure {
         }
         ClientError::Silent => Failure::with(
             Exit::Refused,
-            format!("{who} does not answer within {} s", PATIENCE.as_secs()),
+            format!("{who} does not answer within {} ms", PATIENCE.as_millis()),
         )
         .hint("it may be starved or frozen; try again when it runs"),
         ClientError::Version { theirs } => {

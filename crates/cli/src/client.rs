@@ -10,10 +10,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long an agent may take to answer. A stopped process never answers.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(800);
 
 /// Why a conversation failed.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(crate) struct Matched {
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: UnixStream,
+    /// An answer did not come in time: what comes later belongs to another question.
+    given_up: AtomicBool,
     /// The process as seen from here, whatever it thinks its own pid is.
     pub(crate) pid: u32,
     /// What the agent says of itself.
@@ -69,7 +72,7 @@ impl Client {
         frame::write(&mut &stream, &Request::Hello { wire_version: WIRE_VERSION })?;
         match receive(&stream)? {
             Reply::Hello(hello) if hello.wire_version == WIRE_VERSION => {
-                Ok(Self { stream, pid, hello })
+                Ok(Self { stream, given_up: AtomicBool::new(false), pid, hello })
             }
             Reply::Hello(hello) => Err(ClientError::Version { theirs: Some(hello.wire_version) }),
             Reply::Error { message, hint } => Err(ClientError::Refused { message, hint }),
@@ -89,9 +92,10 @@ impl Client {
     pub(crate) fn attach(&self, segment: BorrowedFd<'_>) -> Result<Matched, ClientError> {
         let bytes = frame::to_vec(&Request::Attach)
             .ok_or_else(|| ClientError::Garbage("request does not encode".into()))?;
-        let sent = send_with_fd(&self.stream, &bytes, segment)?;
-        io::Write::write_all(&mut &self.stream, &bytes[sent..])?;
-        matched(receive(&self.stream)?)
+        matched(self.exchange(|| {
+            let sent = send_with_fd(&self.stream, &bytes, segment)?;
+            io::Write::write_all(&mut &self.stream, &bytes[sent..])
+        })?)
     }
 
     /// Switches patterns on or off.
@@ -117,8 +121,17 @@ impl Client {
     }
 
     fn ask(&self, request: &Request) -> Result<Reply, ClientError> {
-        frame::write(&mut &self.stream, request)?;
-        receive(&self.stream)
+        self.exchange(|| frame::write(&mut &self.stream, request))
+    }
+
+    /// Sends and receives; after a timeout the connection is good for nothing but being closed.
+    fn exchange(&self, send: impl FnOnce() -> io::Result<()>) -> Result<Reply, ClientError> {
+        if self.given_up.load(Ordering::Relaxed) {
+            return Err(ClientError::Silent);
+        }
+        let answer = send().map_err(ClientError::from).and_then(|()| receive(&self.stream));
+        self.given_up.store(matches!(answer, Err(ClientError::Silent)), Ordering::Relaxed);
+        answer
     }
 }
 

@@ -129,3 +129,19 @@ fn d8_a_full_backlog_does_not_hang_connect() {
     assert!(matches!(second, Err(ClientError::Silent)), "{second:?}");
     assert!(begin.elapsed() < Duration::from_secs(1));
 }
+
+#[test]
+fn a_late_answer_is_not_taken_for_another() {
+    let client = against(|stream| {
+        swallow(&stream);
+        frame::write(&mut &stream, &hello(WIRE_VERSION)).unwrap();
+        let _: Request = frame::read(&mut &stream, FRAME_MAX).unwrap();
+        std::thread::sleep(PATIENCE + Duration::from_millis(200));
+        frame::write(&mut &stream, &Reply::Tracepoints(Vec::new())).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+    });
+    let client = client.unwrap();
+    assert!(matches!(client.list("*"), Err(ClientError::Silent)));
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(matches!(client.detach(), Err(ClientError::Silent)));
+}

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<Exit> {
 /// Records processes that run already.
 fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     let clients = agents::of(&args.pids)?;
-    let before = look(args, &rules, &clients)?;
+    let mut before = look(args, &rules, &clients)?;
     let name = match args.pids.as_slice() {
         [pid] => pid.to_string(),
         [pid, rest @ ..] => format!("{pid}-and-{}-more", rest.len()),
@@ -46,18 +46,17 @@ fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     let clock = SessionClock::choose();
     let mut session = Session::create(&plan(args, rules, &rendezvous), clock.kind)?;
     session.attach(clients)?;
-    let on = session.targets.iter().map(|target| u64::from(target.matched.enabled)).sum();
+    before.on = session.targets.iter().map(|target| u64::from(target.matched.enabled)).sum();
     let whose = whose(&args.pids);
     let mut recording = Recording::begin(parts(args, session, clock, rendezvous, &dir, stop))?;
     eprintln!(
         "recording {} of {whose} into {}; Ctrl-C ends it",
-        plural(on, "trace point"),
+        plural(before.on, "trace point"),
         show(&dir)
     );
     let end = recording.run(args.duration)?;
-    let hits = verdict::hits(&recording.session);
     let (end, _) = recording.end(end);
-    verdict::tell(&recording, end, &before.with_hits(hits, on), !args.wait)
+    verdict::tell(&recording, end, &before, !args.wait)
 }
 
 /// Starts a command and records it from its first event.
@@ -83,12 +82,11 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
         }
     }
     let end = recording.run(args.duration)?;
-    let hits = verdict::hits(&recording.session);
     let (end, child) = recording.end(end);
     if let Some(mut child) = child {
         verdict::leave(&mut child, &end);
     }
-    verdict::tell(&recording, end, &Before::default().with_hits(hits, 0), !args.wait)
+    verdict::tell(&recording, end, &Before::default(), !args.wait)
 }
 
 /// Checks that something will be recorded, before anything is switched on.

@@ -3,7 +3,6 @@
 use crate::agents;
 use crate::error::{Failure, Result, show};
 use crate::exit::Exit;
-use crate::recorder::session::Session;
 use crate::recorder::sink::store_failure;
 use crate::recorder::{End, Recording};
 use crate::text::{count, plural};
@@ -17,26 +16,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Before {
     /// Hits of all trace points when the recording began.
     pub(crate) hits: u64,
-    /// Hits when it ended; `None` when nobody could be asked any more.
-    pub(crate) hits_after: Option<u64>,
     /// Trace points switched on by attaching.
     pub(crate) on: u64,
-}
-
-impl Before {
-    /// With what is known at the end.
-    pub(crate) fn with_hits(self, hits_after: Option<u64>, on: u64) -> Self {
-        Self { hits_after, on, ..self }
-    }
-}
-
-/// Hits of all trace points of all processes that still answer; asked only when it is worth it.
-pub(crate) fn hits(session: &Session) -> Option<u64> {
-    if session.targets.is_empty() {
-        return None;
-    }
-    let lists = session.targets.iter().filter_map(|target| target.client.list("*").ok());
-    Some(lists.flatten().map(|point| point.hits).sum())
 }
 
 /// Tells how a recording went. The last line is always the same sentence.
@@ -78,8 +59,7 @@ pub(crate) fn tell(
             .report();
         exit = Exit::Failure;
     }
-    let n = plural(sink.events, "event");
-    eprintln!("recorded {n}, lost {} in {}", sink.losses, show(sink.dir()));
+    eprintln!("recorded {} events, lost {} in {}", sink.events, sink.losses, show(sink.dir()));
     Ok(exit)
 }
 
@@ -105,7 +85,7 @@ fn nothing(recording: &Recording, before: &Before) {
         plural(sink.schemas, "trace point")
     };
     let processes = plural(joined.max(sink.processes), "process");
-    let hits = before.hits_after.map(|after| after.saturating_sub(before.hits));
+    let hits = recording.hits.map(|after| after.saturating_sub(before.hits));
     let hits_text =
         hits.map_or_else(|| "hits unknown".to_string(), |hits| format!("hits {}", count(hits)));
     eprintln!("warning: no event was recorded: {points} on in {processes}, {hits_text}");

@@ -1,7 +1,6 @@
 //! What a recording lost, by ring and cause. Every cause is a running count, so that a ring read
 //! twice never counts twice.
 
-use crate::text::count;
 use owlet_store::{Loss, StreamName};
 use std::collections::BTreeMap;
 
@@ -55,12 +54,12 @@ impl Losses {
     }
 }
 
-/// `0`, or `17 (full 12, busy 5)`.
+/// `0`, or `1017 (full 1012, busy 5)`: plain digits, scripts read it.
 impl std::fmt::Display for Losses {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", count(self.total()))?;
+        write!(f, "{}", self.total())?;
         let causes: Vec<_> =
-            self.by_cause().iter().map(|(cause, n)| format!("{cause} {}", count(*n))).collect();
+            self.by_cause().iter().map(|(cause, n)| format!("{cause} {n}")).collect();
         if causes.is_empty() { Ok(()) } else { write!(f, " ({})", causes.join(", ")) }
     }
 }

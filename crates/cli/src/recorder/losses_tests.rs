@@ -14,7 +14,7 @@ fn running_counts_are_not_added_up() {
     losses.add(b, "malformed", 2);
     losses.set(a, "recursion", 0);
     assert_eq!(losses.total(), 1019);
-    assert_eq!(losses.to_string(), "1,019 (full 1,012, malformed 4, busy 3)");
+    assert_eq!(losses.to_string(), "1019 (full 1012, malformed 4, busy 3)");
     assert_eq!(losses.to_store().len(), 4);
 }
 

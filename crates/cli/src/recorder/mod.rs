@@ -79,6 +79,8 @@ pub(crate) struct Recording {
     _notifier: Notifier,
     progress: Progress,
     refined: Instant,
+    /// Hits of all trace points at the end; asked only when nothing was recorded.
+    pub(crate) hits: Option<u64>,
     /// Since when no process is left.
     alone: Option<Instant>,
 }
@@ -123,6 +125,7 @@ impl Recording {
             _notifier: notifier,
             progress,
             refined,
+            hits: None,
             alone: None,
         })
     }
@@ -160,12 +163,17 @@ impl Recording {
     /// still runs, is handed back.
     pub(crate) fn end(&mut self, end: End) -> (End, Option<Child>) {
         self.progress.clear();
+        // What is in the rings now may be the only events there are.
+        let drained = self.sink.drain(false).err();
+        if self.sink.events == 0 {
+            self.hits = self.session.hits();
+        }
         for (pid, error) in self.session.end() {
             let failure = agents::explain(pid, &error);
             self.progress.note(&format!("warning: {}", failure.message));
         }
         let mut end = end;
-        let mut failed = self.sink.drain(true).err();
+        let mut failed = drained.or(self.sink.drain(true).err());
         failed = failed.or(self.sink.set_clock(self.clock.refine()).err());
         failed = failed.or(self.sink.finish().err());
         if let Some(error) = failed

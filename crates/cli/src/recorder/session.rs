@@ -5,6 +5,7 @@ use crate::client::{Client, ClientError, Matched};
 use crate::error::{Failure, Result, reason};
 use owlet_ring::{Clock, Segment, SegmentOptions};
 use owlet_wire::config::{Rule, SessionConfig};
+use owlet_wire::control::TracepointInfo;
 use owlet_wire::schema::Level;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,12 @@ pub(crate) struct Target {
     pub(crate) client: Client,
     /// What its agent said when it was attached; zeros for a process that joined by itself.
     pub(crate) matched: Matched,
+}
+
+impl Target {
+    fn points(&self) -> Option<Vec<TracepointInfo>> {
+        self.client.list("*").ok()
+    }
 }
 
 /// A session with its processes.
@@ -119,6 +126,16 @@ impl Session {
     pub(crate) fn reap(&mut self) -> Vec<u32> {
         let ended = |target: &mut Target| target.client.closed();
         self.targets.extract_if(.., ended).map(|target| target.client.pid).collect()
+    }
+
+    /// Hits of all trace points of all processes that answer; `None` when none does.
+    pub(crate) fn hits(&self) -> Option<u64> {
+        let lists: Vec<_> = thread::scope(|scope| {
+            let ask = |target| scope.spawn(move || Target::points(target));
+            let asked: Vec<_> = self.targets.iter().map(ask).collect();
+            asked.into_iter().filter_map(|thread| thread.join().ok()?).collect()
+        });
+        (!lists.is_empty()).then(|| lists.iter().flatten().map(|point| point.hits).sum())
     }
 
     /// Ends the session in every process and waits until nothing of it runs there. The processes

@@ -35,8 +35,10 @@ pub(crate) struct Sink {
     segment: Arc<Segment>,
     rings: Vec<Ring>,
     cursor: LogCursor,
-    /// Gone once writing has failed or ended.
+    /// Gone once ended.
     trace: Option<TraceWriter>,
+    /// Writing has failed: what is drained from now on is only counted.
+    broken: bool,
     dir: PathBuf,
     pub(crate) losses: Losses,
     pub(crate) events: u64,
@@ -52,7 +54,12 @@ pub(crate) struct Sink {
 impl Sink {
     /// Begins the trace directory.
     pub(crate) fn create(segment: &Arc<Segment>, dir: &Path, meta: &TraceMeta) -> Result<Self> {
-        let trace = TraceWriter::create(dir, meta).map_err(store_failure)?;
+        let trace = TraceWriter::create(dir, meta).map_err(|error| match error.kind {
+            ErrorKind::Permission => {
+                store_failure(error).hint("name a directory where you may write, with -o")
+            }
+            _ => store_failure(error),
+        })?;
         let reader = Reader::new(Arc::clone(segment));
         let rings =
             (0..reader.rings()).filter_map(|at| reader.ring(at).map(|r| Ring::new(r, segment)));
@@ -61,6 +68,7 @@ impl Sink {
             rings: rings.collect(),
             cursor: LogCursor::default(),
             trace: Some(trace),
+            broken: false,
             dir: dir.to_owned(),
             losses: Losses::default(),
             events: 0,
@@ -96,16 +104,15 @@ impl Sink {
                 self.losses.set(ring.stream, reason.name, lost);
             }
         }
-        let Some(mut trace) = self.trace.take() else {
+        if self.broken {
             self.forget(0);
             return Ok(());
-        };
-        self.read_log(&mut trace)?;
-        let written = self.write(&mut trace, last);
-        if written.is_ok() {
-            self.bytes = trace.summary().bytes;
-            self.trace = Some(trace);
         }
+        let Some(mut trace) = self.trace.take() else { return Ok(()) };
+        let written = self.read_log(&mut trace).and_then(|()| self.write(&mut trace, last));
+        self.broken = written.is_err();
+        self.bytes = trace.summary().bytes;
+        self.trace = Some(trace);
         written
     }
 

@@ -2,7 +2,7 @@
 //! installed no handler: nobody must be forced to `kill -9`.
 
 use rustix::event::{PollFd, PollFlags};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::{flag, low_level::pipe};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -30,6 +30,8 @@ impl Stop {
             flag::register(signal, Arc::clone(&seen))?;
             pipe::register(signal, write.try_clone()?)?;
         }
+        // A file over the size limit is an error of the write, not the end of the recorder.
+        flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         Ok(Self { pipe: read })
     }
 

@@ -1,0 +1,237 @@
+//! What the command says when it cannot do what is asked, and with which status it ends.
+
+use crate::common::{Target, run};
+use rustix::process::Signal;
+use std::time::Duration;
+
+/// Runs the command and compares status and both outputs; in `stderr`, `*` stands for anything.
+#[track_caller]
+fn check(args: &[&str], code: i32, stderr: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let ran = run(dir.path(), args);
+    assert_eq!(ran.code, code, "{args:?}: {ran:?}");
+    assert_eq!(ran.stdout, "", "{args:?}");
+    let matches = owlet_wire::config::glob(stderr, ran.stderr.trim_end());
+    assert!(matches, "{args:?} says\n{}\ninstead of\n{stderr}", ran.stderr);
+    assert!(ran.took < Duration::from_secs(2), "{args:?} took {:?}", ran.took);
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert!(left.is_empty(), "{args:?} left {left:?}");
+}
+
+#[test]
+fn the_command_line_is_checked_first() {
+    check(
+        &["record"],
+        2,
+        "error: the following required arguments were not provided:*--pid <PID>*",
+    );
+    check(&["record", "-p", "0"], 2, "error: invalid value '0' for '--pid <PID>...'*");
+    check(&["record", "-p", "1", "--", "true"], 2, "error: the argument*cannot be used with*");
+    check(&["record", "-p", "1", "--size", "many"], 2, "error: invalid value 'many'*as in 4M*");
+    check(
+        &["record", "-p", "1", "--duration", "5"],
+        2,
+        "error: invalid value '5'*a number and a unit*",
+    );
+    check(
+        &["record", "-p", "1", "--level", "loud"],
+        2,
+        "error: invalid value 'loud'*error, warn, info*",
+    );
+    check(
+        &["record", "-p", "1", "-e", ""],
+        2,
+        "error: invalid value ''*a pattern cannot be empty*",
+    );
+    check(&["record", "-p", "1", "-e", "a b"], 2, "error: invalid value 'a b'*no spaces*");
+    check(
+        &["enable", "!a"],
+        2,
+        "error: '!a': a pattern here cannot begin with '!'\nhint: use `owlet disable`*",
+    );
+    check(&["nonsense"], 2, "error: unrecognized subcommand 'nonsense'*");
+}
+
+#[test]
+fn a_bad_filter_names_the_column() {
+    let column = "error: invalid value 'seq >' for '--where <EXPR>': column 6: *";
+    check(&["record", "-p", "1", "--where", "seq >"], 2, column);
+    check(&["report", "x", "--where", "seq >"], 2, column);
+    // Names of threads are known to readers only.
+    check(
+        &["record", "-p", "1", "--where", "comm == \"a\""],
+        2,
+        "error: invalid value*column 1: *",
+    );
+}
+
+#[test]
+fn u1_no_process_no_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = run(dir.path(), &["list"]);
+    // Somebody else's process may be there.
+    if list.code != 0 {
+        let want = "error: no process of yours has an agent\nhint: call `owlet::init()`";
+        assert!(list.code == 3 && list.stderr.starts_with(want), "{list:?}");
+    }
+    check(&["list", "999999999"], 3, "error: no process 999999999\nhint: *");
+    check(&["record", "-p", "999999999"], 3, "error: no process 999999999\nhint: *");
+    check(&["enable", "x", "-p", "999999999"], 3, "error: no process 999999999\nhint: *");
+    let plain = Target::plain();
+    let want =
+        format!("error: process {} (sleep) has no agent\nhint: call `owlet::init()`*", plain.pid());
+    check(&["record", "-p", &plain.pid()], 3, &want);
+    let me = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let thread =
+        format!("error: {me} is a thread of process {}\nhint: use `-p *", std::process::id());
+    check(&["record", "-p", &me], 3, &thread);
+}
+
+#[test]
+fn u1_patterns_that_match_nothing() {
+    let target = Target::start("paced:100");
+    let pid = target.pid();
+    let who = format!("process {pid} (*)");
+    let hint = "hint: the closest names: probe:tick";
+    check(
+        &["record", "-p", &pid, "-e", "probe:tik"],
+        3,
+        &format!("error: no trace point of {who} matches 'probe:tik'\n{hint}*"),
+    );
+    check(
+        &["list", "probe:tik"],
+        3,
+        &format!("error: no trace point of any process of yours matches 'probe:tik'\n{hint}*"),
+    );
+    check(
+        &["disable", "probe:tik", "-p", &pid],
+        3,
+        &format!("error: no trace point of {who} matches 'probe:tik'\n{hint}*"),
+    );
+    check(
+        &["record", "-p", &pid, "--level", "warn"],
+        3,
+        "error: 2 trace points of *, but none is of level warn*\nhint: *--level info",
+    );
+    check(
+        &["enable", "probe:*", "-p", &pid],
+        3,
+        "error: 2 trace points matched, but nobody is recording*\nhint: *",
+    );
+}
+
+#[test]
+fn d8_a_stopped_process_is_named_within_a_second() {
+    let target = Target::start("idle:60");
+    let pid = target.pid();
+    target.signal(Signal::STOP);
+    let want = format!(
+        "error: process {pid} (*) does not answer: it is stopped\nhint: *kill -CONT {pid}*"
+    );
+    for args in [&["record", "-p", &pid][..], &["list", &pid], &["enable", "x", "-p", &pid]] {
+        check(args, 5, &want);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let list = run(dir.path(), &["list"]);
+    let warning = format!("warning: process {pid} ");
+    assert!(list.stderr.starts_with(&warning) && list.took < Duration::from_secs(2), "{list:?}");
+    target.signal(Signal::CONT);
+}
+
+#[test]
+fn x5_other_users_processes_are_refused_by_name() {
+    if !rustix::process::geteuid().is_root() {
+        // Process 1 is root's, or not to be seen at all.
+        check(
+            &["record", "-p", "1"],
+            5,
+            "error: process 1 (*) belongs to user root, not to you\nhint: *",
+        );
+    }
+}
+
+#[test]
+fn directories_that_cannot_be_recorded_into() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("something"), "").unwrap();
+    let full = dir.path().to_str().unwrap();
+    let file = dir.path().join("something").to_str().unwrap().to_string();
+    let missing = dir.path().join("a/b").to_str().unwrap().to_string();
+    let not_empty =
+        format!("error: cannot record into {full}: the directory is not empty\nhint: *");
+    check(&["record", "-o", full, "--", "true"], 1, &not_empty);
+    check(
+        &["record", "-o", &file, "--", "true"],
+        1,
+        "error: cannot record into *: there is a file of that name\nhint: *",
+    );
+    check(
+        &["record", "-o", &missing, "--", "true"],
+        1,
+        "error: */a/b: cannot make the trace directory: no such file or directory\nhint: *",
+    );
+    check(&["record", "-o", "/proc/owlet", "--", "true"], 1, "error: */proc/owlet: *\nhint: *");
+}
+
+#[test]
+fn commands_that_cannot_be_started_leave_nothing() {
+    check(
+        &["record", "--", "no-such-command"],
+        1,
+        "error: cannot start no-such-command: no such command\nhint: *",
+    );
+    check(
+        &["record", "--", "/etc/passwd"],
+        1,
+        "error: cannot start /etc/passwd: it is no executable file",
+    );
+    check(
+        &["record", "--", "./nothing"],
+        1,
+        "error: cannot start ./nothing: no such file or directory",
+    );
+    // Executable, and yet no program.
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    std::fs::write(&program, b"\0\0\0\0").unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    check(
+        &["record", "--", program.to_str().unwrap()],
+        1,
+        "error: cannot start *: exec format error",
+    );
+}
+
+#[test]
+fn traces_that_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("metadata"), b"\x00\xff garbage").unwrap();
+    std::fs::write(dir.path().join(".owlet"), b"garbage garbage garbage").unwrap();
+    let garbage = dir.path().to_str().unwrap();
+    let perfetto = dir.path().join("out").to_str().unwrap().to_string();
+    for command in [&["report"][..], &["stat"], &["recover"], &["export", "--perfetto", &perfetto]]
+    {
+        for place in ["/nowhere/at/all", "/etc/passwd", "/etc", garbage] {
+            let args = [command, &[place]].concat();
+            check(&args, 1, "error: *\nhint: *");
+        }
+    }
+    assert!(!std::path::Path::new(&perfetto).exists());
+}
+
+#[test]
+fn a_socket_directory_of_others_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let sockets = dir.path().join("owlet");
+    std::fs::create_dir(&sockets).unwrap();
+    std::fs::set_permissions(&sockets, std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .unwrap();
+    let output = crate::common::owlet(dir.path(), &["list"])
+        .env("XDG_RUNTIME_DIR", dir.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.starts_with("error: cannot trust the socket directory "), "{stderr}");
+}

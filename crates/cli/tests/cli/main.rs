@@ -1,0 +1,12 @@
+//! The command, run as a user runs it, against a traced program that this test program is itself.
+
+mod common;
+mod errors;
+mod output;
+mod record;
+
+/// Not a test: what the traced program does. See [`common::target_main`].
+#[test]
+fn target() {
+    common::target_main();
+}
