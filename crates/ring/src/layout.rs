@@ -137,7 +137,8 @@ pub(crate) const MAX_SIDE: usize = 1 << 30;
 const _: () = {
     assert!(CONSTANTS_LEN <= STATE);
     assert!(DIRECT_WAKES + 8 <= HEADER_LEN);
-    assert!(WAITERS == WAKE_SEQ + 4 && NOTIFIER % 8 == 0 && LOG_HINT % 8 == 0);
+    assert!(WAITERS == WAKE_SEQ + 4);
+    assert!(NOTIFIER.is_multiple_of(8) && LOG_HINT.is_multiple_of(8));
     // Head and tail have different owners and so different cache lines (pairs of 64 bytes).
     assert!(TAIL / 128 != HEAD / 128 && LOST / 128 != TAIL / 128 && OWNER / 128 != TAIL / 128);
     assert!(LOST + 8 * LOST_SLOTS <= OWNER && OWNER + 8 <= CONTROL_LEN);

@@ -82,7 +82,10 @@ impl Writer {
         let size = segment.ring_bytes();
         let controls = segment.at(layout::CONTROLS);
         let rings = Rings { area, controls, data: segment.data(0), cpus, stride: 2 * size, size };
-        Ok(Self { rings, sequences, fenced, namespace: AtomicU64::new(0), segment })
+        let writer = Self { rings, sequences, fenced, namespace: AtomicU64::new(0), segment };
+        // Looked up now, so that the first event makes no system call.
+        writer.namespace(process::getpid());
+        Ok(writer)
     }
 
     /// The segment written to.

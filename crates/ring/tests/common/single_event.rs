@@ -32,7 +32,7 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         let clock = Clock::Tsc;
-        Self { rounds: 20_000, notifier: None, delay: 1500, clock, seed: 1, stop_early: true }
+        Self { rounds: 10_000, notifier: None, delay: 1500, clock, seed: 1, stop_early: true }
     }
 }
 
