@@ -3,8 +3,8 @@
 //! A k-way merge over a heap of the streams' heads. Equal times come in the order of the streams,
 //! and within a stream always in the order written: one thread's events on one CPU never swap.
 //!
-//! A stream whose time goes back (a writer on a broken clock) keeps its own order: its record is
-//! placed as if it had the last time of its stream, shows the time it has, and is counted in
+//! A stream whose time goes back (a writer on a broken clock) keeps its own order: a record is placed
+//! as if it had the latest time seen in its stream, shows the time it has, and is counted in
 //! [`Counts::time_went_back`].
 
 use crate::event::Event;
@@ -22,7 +22,7 @@ pub struct Counts {
     pub read: u64,
     /// Events that passed the filter.
     pub kept: u64,
-    /// Records whose time was before that of the record before them in the same stream.
+    /// Records whose time was before that of an earlier record of the same stream.
     pub time_went_back: u64,
     /// Records whose event id has no schema in the trace.
     pub unknown_event: u64,
@@ -111,7 +111,10 @@ impl<'t> Events<'t> {
         let mut all: Vec<_> =
             self.inputs.iter().flat_map(|input| input.cursor.problems()).collect();
         let counted = [
-            (self.counts.time_went_back, "records are earlier than the one before in their stream"),
+            (
+                self.counts.time_went_back,
+                "records are earlier than one before them in their stream",
+            ),
             (self.counts.unknown_event, "records are of events that the trace does not describe"),
         ];
         for (count, what) in counted {

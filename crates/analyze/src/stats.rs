@@ -263,9 +263,13 @@ impl<'t> Walk<'t> {
         }
     }
 
-    fn finish(self, problems: Vec<String>) -> Stats {
+    fn finish(self, mut problems: Vec<String>) -> Stats {
         let Self { trace, tracker, by_id, by_thread, mut spans, .. } = self;
         let (span_problems, still_open) = tracker.finish();
+        if span_problems.clock > 0 {
+            let count = span_problems.clock;
+            problems.push(format!("{count} durations are left out: the clock went back"));
+        }
         for open in still_open {
             spans.entry(open.name_id).or_default().open += 1;
         }

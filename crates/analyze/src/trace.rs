@@ -256,10 +256,7 @@ impl Trace {
     pub fn from_reader(reader: TraceReader) -> Self {
         let schemas = reader.schemas().iter().map(|(id, schema)| (*id, schema.clone()));
         let clock = *reader.clock();
-        let mut problems: Vec<_> = reader.problems().iter().map(ToString::to_string).collect();
-        if !reader.finished() {
-            problems.push("the recording did not end in order".to_owned());
-        }
+        let problems = reader.problems().iter().map(ToString::to_string).collect();
         Self {
             tables: Tables::new(schemas, reader.threads(), reader.processes(), clock),
             meta: reader.meta().clone(),

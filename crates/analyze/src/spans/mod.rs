@@ -28,6 +28,7 @@ use crate::event::Event;
 use crate::trace::Trace;
 use owlet_wire::schema::Kind;
 use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 
 /// What could not be paired, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -51,6 +52,26 @@ impl Problems {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+impl fmt::Display for Problems {
+    /// `2 without begin, 1 exit unmatched`; nothing when everything was paired.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            (self.without_begin, "without begin"),
+            (self.without_end, "without end"),
+            (self.unmatched_enters, "entered and not left"),
+            (self.unmatched_exits, "left and not entered"),
+            (self.unmatched_others, "values or causes of spans not known"),
+            (self.clock, "with a clock that went back"),
+        ];
+        let mut separator = "";
+        for (count, what) in all.into_iter().filter(|(count, _)| *count > 0) {
+            write!(f, "{separator}{count} {what}")?;
+            separator = ", ";
+        }
+        Ok(())
     }
 }
 

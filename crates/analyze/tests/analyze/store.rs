@@ -106,7 +106,10 @@ fn a_recording_that_did_not_end_in_order_is_read_and_told() {
     let trace = Trace::open(&dir).expect("it opens");
     let stats = Stats::collect(&trace, &mut trace.events().expect("it opens"));
     assert_eq!(stats.events, 30);
-    assert!(stats.problems.iter().any(|problem| problem.contains("in order")), "{stats:?}");
+    assert!(
+        stats.problems.iter().any(|problem| problem.contains("not ended in order")),
+        "{stats:?}"
+    );
 }
 
 #[test]

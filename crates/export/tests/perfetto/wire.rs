@@ -168,4 +168,6 @@ fn a_forked_child_keeps_its_parents_spans_apart() {
         let slice = slice(&slices, "app:work", begin);
         assert_eq!((slice.end, decoded.tracks[&slice.track].pid), (end, pid));
     }
+    let inherited = slice(&slices, "app:work", 1_030);
+    assert_eq!(arg(inherited, "owlet: entered by the parent process"), "true");
 }
