@@ -154,6 +154,7 @@ pub(crate) fn rseq_offset() -> Option<isize> {
 }
 
 /// True if light fences are compiler barriers in this process.
+#[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn has_membarrier() -> bool {
     state() & MEMBARRIER != 0

@@ -27,6 +27,7 @@
 //! | `[F]` | [`is_empty`], between the sums | load-load: exits before entries |
 //! | `[G]` | [`grace_period`], after the flip | heavy: flip and unpublishing before the scan of step 4, on every CPU |
 //! | `[H]` | [`grace_period`], last | full: the scans before whatever the caller frees |
+//! | `[R0]` | sequence reader, its look at the index | acquire: one that sees the flip sees the unpublishing (`[E]`) |
 //! | `[R1]` | reader, after its entry | sequence: compiler barrier (light half of `[G]`); atomic: full |
 //! | `[R2]` | reader, before its exit | release; atomic: full |
 //!

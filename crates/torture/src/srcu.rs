@@ -20,6 +20,7 @@ mod shaker;
 mod updaters;
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -54,7 +55,11 @@ pub(crate) struct Options {
     /// Do not send signals.
     #[arg(long)]
     no_signals: bool,
-    /// Half-way, install a filter that refuses membarrier and rseq from then on.
+    /// Nothing but short sections and expedited grace periods, with the readers' store buffers
+    /// kept full: the run for the barrier between the flip and the sums.
+    #[arg(long)]
+    sprint: bool,
+    /// Half-way, install a filter that refuses membarrier from then on.
     #[arg(long)]
     late_filter: Option<Answer>,
 }
@@ -121,34 +126,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
     for cell in &SHARED {
         cell.store(Element::publishable(), Ordering::Release);
     }
-    shaker::install_hook(options.seed);
+    if !options.sprint {
+        shaker::install_hook(options.seed);
+    }
     let begun = Instant::now();
     let end = begun + Duration::from_secs(options.seconds.max(1));
     let stalled = std::thread::scope(|s| -> anyhow::Result<bool> {
-        let closer = readers::spawn_closer(s);
-        let mut stream = 0;
-        let mut rng = || {
-            stream += 1;
-            Rng::new(options.seed, stream)
-        };
-        for i in 0..options.readers + options.no_rseq_readers {
-            let (rng, closer) = (rng(), closer.clone());
-            s.spawn(move || readers::read_until_stop(rng, closer, i >= options.readers));
-        }
-        drop(closer);
-        for _ in 0..options.updaters {
-            let rng = rng();
-            s.spawn(move || updaters::update_until_stop(rng));
-        }
-        let (churn_rng, move_rng, kill_rng, fork_rng) = (rng(), rng(), rng(), rng());
-        s.spawn(move || readers::churn_until_stop(churn_rng));
-        s.spawn(move || shaker::migrate_until_stop(move_rng));
-        if !options.no_signals {
-            shaker::install_handler();
-            s.spawn(move || shaker::signal_until_stop(kill_rng));
-        }
-        if !options.no_fork {
-            s.spawn(move || forker::fork_until_stop(fork_rng));
+        if options.sprint {
+            spawn_sprint(s, options);
+        } else {
+            spawn_all(s, options);
         }
         let stalled = supervise(options, begun, end)?;
         if stalled {
@@ -163,6 +150,46 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
     Ok(verdict(options, stalled))
 }
 
+fn spawn_sprint<'scope>(s: &'scope Scope<'scope, '_>, options: &Options) {
+    for cpu in 0..owlet_percpu::cpus() {
+        let rng = Rng::new(options.seed, cpu as u64);
+        if cpu == 0 {
+            s.spawn(move || updaters::sprint_until_stop(rng));
+        } else {
+            s.spawn(move || readers::sprint_until_stop(rng, cpu));
+        }
+    }
+}
+
+fn spawn_all<'scope>(s: &'scope Scope<'scope, '_>, options: &Options) {
+    let closer = readers::spawn_closer(s);
+    let mut stream = 0;
+    let mut rng = || {
+        stream += 1;
+        Rng::new(options.seed, stream)
+    };
+    for i in 0..options.readers + options.no_rseq_readers {
+        let (rng, closer) = (rng(), closer.clone());
+        let no_rseq = i >= options.readers;
+        s.spawn(move || readers::read_until_stop(rng, closer, no_rseq));
+    }
+    drop(closer);
+    for _ in 0..options.updaters {
+        let rng = rng();
+        s.spawn(move || updaters::update_until_stop(rng));
+    }
+    let (churn_rng, move_rng, kill_rng, fork_rng) = (rng(), rng(), rng(), rng());
+    s.spawn(move || readers::churn_until_stop(churn_rng));
+    s.spawn(move || shaker::migrate_until_stop(move_rng));
+    if !options.no_signals {
+        shaker::install_handler();
+        s.spawn(move || shaker::signal_until_stop(kill_rng));
+    }
+    if !options.no_fork {
+        s.spawn(move || forker::fork_until_stop(fork_rng));
+    }
+}
+
 /// Watches over the run; true if it stalled.
 fn supervise(options: &Options, begun: Instant, end: Instant) -> anyhow::Result<bool> {
     let mut filter = options.late_filter;
@@ -173,7 +200,7 @@ fn supervise(options: &Options, begun: Instant, end: Instant) -> anyhow::Result<
         if Instant::now() >= half
             && let Some(answer) = filter.take()
         {
-            seccomp::install(answer, true)?;
+            seccomp::install(answer, seccomp::Scope::AllThreadsLate)?;
         }
         let updates = UPDATES.load(Ordering::Relaxed);
         if updates != last.0 {

@@ -173,9 +173,10 @@ impl Block {
         }
     }
 
-    fn counters(&self) -> [&AtomicU64; 5] {
+    /// What a new domain begins with at zero.
+    fn counters(&self) -> [&AtomicU64; 6] {
         let gp = &self.gp;
-        [&gp.expedited, &gp.membarriers, &gp.sleeps, &gp.stalls, &gp.calls]
+        [&gp.seq, &gp.expedited, &gp.membarriers, &gp.sleeps, &gp.stalls, &gp.calls]
     }
 }
 

@@ -66,7 +66,7 @@ impl Srcu {
         // [L] pairs with [E] in the leader's grace period: what was unpublished before is so before
         // a grace period that this load finds not begun.
         fence(Ordering::SeqCst);
-        Cookie((block.gp.seq.load(Ordering::Acquire) + 3) & !1)
+        Cookie(block.gp.seq.load(Ordering::Acquire).wrapping_add(3) & !1)
     }
 
     /// True once the moment has passed; from then on for ever. Starts nothing, so somebody must
@@ -146,7 +146,7 @@ fn lead(block: BlockRef) {
         gp.expedited.fetch_add(1, Ordering::Relaxed);
     }
     // [M] Release: pairs with [N] in poll(): the grace period before its end is seen.
-    gp.seq.store(begun + 1, Ordering::Release);
+    gp.seq.store(begun.wrapping_add(1), Ordering::Release);
 }
 
 /// One grace period being run.

@@ -128,6 +128,8 @@ impl Srcu {
         let index = block.index.load(Ordering::Relaxed);
         // SAFETY: the index of a block.
         unsafe { held::up(index) };
+        // [R0] pairs with [E]: the sequence's own look at the index is an acquire (every load is, on
+        // x86-64), so a section in the new rank sees what was unpublished before the flip.
         // [R1] pairs with [G] (a sequence: in flight at the heavy fence means restarted) and with
         // [E] (an atomic reader: a full barrier). Orders the entry before the section's accesses.
         match block.slots().increment_if(entries(index), &block.index, index) {

@@ -119,3 +119,19 @@ pub(super) fn churn_until_stop(mut rng: Rng) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// Short sections, each behind a run of stores that miss the cache: the entry's store then waits in
+/// the store buffer while the section's loads are done already, which is what the heavy fence is for.
+pub(super) fn sprint_until_stop(mut rng: Rng, cpu: usize) {
+    const LINES: u64 = 1 << 19;
+    let mut cold = vec![[0_u64; 8]; LINES as usize];
+    let _ = owlet_sys::topology::set_affinity(Some(cpu), owlet_percpu::cpus());
+    while !stopped() {
+        for _ in 0..rng.below(40) {
+            let line = rng.below(LINES) as usize;
+            // A store the compiler keeps, in order.
+            std::hint::black_box(&mut cold[line])[0] = 1;
+        }
+        raw(0, rng.below(60));
+    }
+}

@@ -30,6 +30,30 @@ pub(super) fn update_until_stop(mut rng: Rng) {
     ageing.into_iter().for_each(poison_and_free);
 }
 
+/// Unpublishes and ages as fast as grace periods go. Keeps a few elements and frees none, so that
+/// an age is always what it was meant to be.
+pub(super) fn sprint_until_stop(mut rng: Rng) {
+    const SPARE: usize = 1024;
+    let _ = owlet_sys::topology::set_affinity(Some(0), owlet_percpu::cpus());
+    let mut spare: std::collections::VecDeque<*mut Element> =
+        (0..SPARE).map(|_| Element::publishable()).collect();
+    while let Some(new) = spare.pop_front()
+        && !stopped()
+    {
+        // SAFETY: spare elements are ours; the oldest has been so for many grace periods.
+        unsafe { &*new }.age.store(0, Ordering::Relaxed);
+        for _ in 0..rng.below(50) {
+            std::hint::spin_loop();
+        }
+        let old = SHARED[0].swap(new, Ordering::AcqRel);
+        DOMAIN.synchronize_expedited();
+        // SAFETY: unpublished by us a grace period ago.
+        unsafe { &*old }.age.store(2, Ordering::Relaxed);
+        spare.push_back(old);
+        UPDATES.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 fn wait_one_grace_period(rng: &mut Rng) {
     let cookie = DOMAIN.snapshot();
     match rng.below(10) {

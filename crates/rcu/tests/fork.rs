@@ -1,0 +1,163 @@
+//! SR-16: forked children, one after the other (the whole file is one test, so that nobody else's
+//! thread holds the allocator's lock while a child is made).
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use owlet_rcu::{Srcu, SrcuGuard};
+
+static DOMAIN: Srcu = Srcu::new();
+
+/// Runs `child` in a forked child and says whether it ended, in time, with true.
+fn in_child(raw: bool, child: impl FnOnce() -> bool) -> bool {
+    let pid = if raw {
+        // SAFETY: fork without handlers; the child is single-threaded and leaves by _exit.
+        unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 }
+    } else {
+        // SAFETY: the child leaves by _exit.
+        unsafe { libc::fork() }
+    };
+    if pid == 0 {
+        // SAFETY: takes no pointers; ends a child that stalls.
+        unsafe { libc::alarm(10) };
+        let code = i32::from(!child());
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a valid int.
+    let answer = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    answer == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+/// A thread that sits in a section until told to leave.
+struct Sitter {
+    leave: mpsc::Sender<()>,
+    thread: thread::JoinHandle<()>,
+}
+
+fn sit() -> Sitter {
+    let (leave, told) = mpsc::channel();
+    let (inside_sender, inside) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let _section = DOMAIN.read();
+        let _ = inside_sender.send(());
+        let _ = told.recv();
+    });
+    inside.recv().expect("inside");
+    Sitter { leave, thread }
+}
+
+impl Sitter {
+    fn stand_up(self) {
+        let _ = self.leave.send(());
+        self.thread.join().expect("no panic");
+    }
+}
+
+fn open_for(cookie: owlet_rcu::Cookie, time: Duration) -> bool {
+    let until = Instant::now() + time;
+    let mut open = true;
+    while Instant::now() < until {
+        open &= !DOMAIN.poll(cookie);
+        thread::sleep(Duration::from_millis(1));
+    }
+    open
+}
+
+/// The child's own section protects, and only it.
+fn protects_until_dropped(section: SrcuGuard<'_>) -> bool {
+    let cookie = DOMAIN.snapshot();
+    let waiter = thread::spawn(|| DOMAIN.synchronize());
+    let open = open_for(cookie, Duration::from_millis(30));
+    drop(section);
+    waiter.join().is_ok() && open && DOMAIN.poll(cookie)
+}
+
+#[test]
+fn sr_16_forked_children() {
+    DOMAIN.synchronize();
+    let sitter = sit();
+
+    let outside = in_child(false, || {
+        DOMAIN.synchronize();
+        DOMAIN.synchronize_expedited();
+        protects_until_dropped(DOMAIN.read())
+    });
+    assert!(outside, "a child was stalled by a section of a thread it does not have");
+
+    let mut section = Some(DOMAIN.read());
+    let own = in_child(false, || section.take().is_some_and(protects_until_dropped));
+    assert!(own, "the forking thread's section does not protect it in the child");
+    drop(section);
+
+    // A grandchild, forked inside a section of the child.
+    let grandchild = in_child(false, || {
+        let section = DOMAIN.read();
+        in_child(false, move || protects_until_dropped(section))
+    });
+    assert!(grandchild);
+
+    // Made past the handlers.
+    let raw = in_child(true, || {
+        DOMAIN.synchronize();
+        true
+    });
+    assert!(raw, "a child of a raw clone was stalled");
+
+    // A leader that stays behind: the parent is in the middle of a grace period.
+    let waiter = thread::spawn(|| DOMAIN.synchronize());
+    thread::sleep(Duration::from_millis(50));
+    let mid_period = in_child(false, || {
+        DOMAIN.synchronize();
+        protects_until_dropped(DOMAIN.read())
+    });
+    assert!(mid_period, "a grace period of the parent stalled the child");
+
+    // A guard that came from another thread is struck out, and ending it changes nothing.
+    let (give, given) = mpsc::channel::<SrcuGuard<'static>>();
+    let taker = thread::spawn(move || {
+        let _ = give.send(DOMAIN.read());
+        thread::park();
+    });
+    let mut foreign = Some(given.recv().expect("a guard"));
+    let moved_in = in_child(false, || {
+        DOMAIN.synchronize();
+        drop(foreign.take());
+        DOMAIN.synchronize();
+        protects_until_dropped(DOMAIN.read())
+    });
+    assert!(moved_in);
+    drop(foreign);
+    taker.thread().unpark();
+    taker.join().expect("no panic");
+
+    // The parent is unaffected.
+    assert!(!waiter.is_finished(), "the parent's sitter is still inside");
+    sitter.stand_up();
+    waiter.join().expect("no panic");
+    DOMAIN.synchronize();
+}
+
+/// LV-05: once warm, sections make no system call: strict seccomp would kill the child.
+#[test]
+fn lv_05_sections_make_no_system_call() {
+    let domain = Arc::new(Srcu::new());
+    drop(domain.read());
+    let right = in_child(false, || {
+        drop(domain.read());
+        // SAFETY: takes no pointers. From here on: read, write, exit, sigreturn.
+        let strict = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
+        if strict != 0 {
+            return false;
+        }
+        for _ in 0..100_000 {
+            drop(domain.read());
+        }
+        // SAFETY: ends this, the only thread. (`_exit` is exit_group, which strict mode kills.)
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        false
+    });
+    assert!(right);
+}
