@@ -4,7 +4,7 @@
 //! the rows of each. Without it these tests say that they were skipped; with
 //! `OWLET_REQUIRE_TOOLS=1` they fail instead.
 
-use crate::{export, interleavings, scenes};
+use crate::{corpus, export, interleavings, scenes};
 use owlet_analyze::Trace;
 use std::process::Command;
 
@@ -147,4 +147,15 @@ fn an_arbitrary_interleaving_is_read_without_error() {
     let sql = "select arg_set_id || key as twice from args group by arg_set_id, key \
         having count(*) > 1 limit 5";
     check(&trace, sql, &[]);
+}
+
+#[test]
+fn the_corpus_is_read_without_error() {
+    for (name, trace) in corpus::traces() {
+        let (_, summary) = export(&trace);
+        let slices = summary.thread_slices + summary.async_slices + summary.instants;
+        let sql = "select count(*) as n from slice where category != 'owlet'";
+        eprintln!("{name}");
+        check(&trace, sql, &[&slices.to_string()]);
+    }
 }

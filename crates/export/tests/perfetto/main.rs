@@ -1,6 +1,7 @@
 //! The Perfetto export, read back three ways: by a decoder of our own from the wire up, by property
 //! tests over arbitrary interleavings, and by Perfetto's trace processor where there is one.
 
+mod corpus;
 mod decode;
 mod engine;
 mod interleavings;
