@@ -44,6 +44,8 @@ pub mod memory;
 pub mod process;
 pub mod rseq;
 pub mod runtime_dir;
+#[cfg(test)]
+mod tests;
 pub mod topology;
 
 pub use choke::Family;

@@ -49,8 +49,8 @@ fn read_once(rng: &mut Rng, closer: &Sender<Moved>) {
     match rng.below(1000) {
         0..900 => raw(cell, rng.below(20)),
         900..960 => nested(cell),
-        960..990 => guarded(cell, std::thread::yield_now),
-        990..997 => {
+        960..995 => guarded(cell, std::thread::yield_now),
+        995..998 => {
             let time = Duration::from_micros(rng.below(300));
             guarded(cell, || std::thread::sleep(time));
         }
@@ -68,6 +68,9 @@ fn raw(cell: u64, spins: u64) {
     let element = look_up(cell);
     for _ in 0..spins {
         std::hint::spin_loop();
+    }
+    if shaker::is_straggler() {
+        std::thread::sleep(Duration::from_millis(1));
     }
     judge(element);
     // SAFETY: this thread's own token, given back once.

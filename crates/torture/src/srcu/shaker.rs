@@ -1,5 +1,6 @@
 //! Signals, migrations, and the hook at the library's dangerous instants.
 
+use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -107,22 +108,38 @@ pub(super) fn install_hook(seed: u64) {
     testpoint::install(hold_up);
 }
 
-/// Holds a thread up at a dangerous instant: mostly not, sometimes by a yield, rarely for longer.
-/// Async-signal-safe.
+thread_local! {
+    static STRAGGLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True if this thread has been held up for long on its way into a section since the last call: it
+/// may be in the old rank, and had better stay there for a while.
+pub(super) fn is_straggler() -> bool {
+    STRAGGLER.with(|s| s.replace(false))
+}
+
+/// Holds a thread up at a dangerous instant: mostly not, sometimes by a yield, rarely for longer or
+/// by a move to another CPU. Async-signal-safe.
 fn hold_up(point: Point) {
     let draw = HOOK_STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
     let draw = (draw ^ (draw >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
     let (yields, naps, nap) = match point {
         Point::BeforeAtomicEntry => (20, 5, 200_000),
-        Point::BeforeAtomicAdd => (20, 2, 20_000),
+        Point::BeforeAtomicAdd => (100, 1, 20_000),
         Point::BetweenSums => (100, 50, 50_000),
         Point::AfterFlip => (100, 10, 20_000),
     };
     match draw % 1000 {
         n if n < naps => {
+            STRAGGLER.with(|s| s.set(point == Point::BeforeAtomicEntry));
             let time = libc::timespec { tv_sec: 0, tv_nsec: nap };
             // SAFETY: a valid time; the rest is not wanted.
             unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
+        }
+        n if n < naps + yields && point == Point::BeforeAtomicAdd => {
+            // From now on the slot is another CPU's.
+            let cpus = owlet_percpu::cpus();
+            let _ = topology::set_affinity(Some(n as usize % cpus), cpus);
         }
         n if n < naps + yields => {
             // SAFETY: takes no arguments.
