@@ -67,7 +67,24 @@ struct Mutant {
     check: &'static str,
 }
 
-const MUTANTS: &[Mutant] = &[];
+const MUTANTS: &[Mutant] = &[
+    Mutant {
+        id: "M8",
+        fault: "the waiter looks without a barrier on either side",
+        check: "run --release -p owlet-ring --example ring_torture -- single-event --rounds 500000",
+    },
+    Mutant {
+        id: "M9",
+        fault: "the waiter's fence does not reach the writer",
+        check: "run --release -p owlet-ring --example ring_torture -- single-event --rounds 500000",
+    },
+    Mutant {
+        id: "M10",
+        fault: "the notifier clears the mark after the wakeup",
+        check: "run --release -p owlet-ring --example ring_torture -- single-event --rounds 500000 \
+                --notifier 50",
+    },
+];
 
 fn mutants(w: &Workspace) -> Result<()> {
     for Mutant { id, fault, check } in MUTANTS {
