@@ -124,7 +124,7 @@ fn hold_up(point: Point) {
     let draw = HOOK_STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
     let draw = (draw ^ (draw >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
     let (yields, naps, nap) = match point {
-        Point::BeforeAtomicEntry => (20, 5, 200_000),
+        Point::BeforeAtomicEntry => (20, 1, 300_000),
         Point::BeforeAtomicAdd => (100, 1, 20_000),
         Point::BetweenSums => (100, 50, 50_000),
         Point::AfterFlip => (100, 10, 20_000),

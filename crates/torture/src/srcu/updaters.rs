@@ -1,6 +1,7 @@
 //! Updater threads.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::{
     AGES, CELLS, COOKIE_ERRORS, DOMAIN, Element, POISON, SHARED, UPDATES, shaker, stopped,
@@ -12,6 +13,11 @@ pub(super) fn update_until_stop(mut rng: Rng) {
     let _registered = shaker::Registered::new();
     let mut ageing: Vec<*mut Element> = Vec::new();
     while !stopped() {
+        if rng.below(2) == 0 {
+            // Gaps between grace periods: a straggler that enters the old rank while nobody looks
+            // at it is the one the next grace period has to find.
+            std::thread::sleep(Duration::from_micros(rng.below(1500)));
+        }
         let cell = &SHARED[rng.below(CELLS as u64) as usize];
         let old = cell.swap(Element::publishable(), Ordering::AcqRel);
         // SAFETY: unpublished by us; nobody else frees it.
