@@ -11,7 +11,7 @@
 //!
 //! Everything is appended, whole packets and whole records only; a killed recorder leaves at most
 //! one partial packet at the end of each stream, which [`TraceReader`] tolerates and reports and
-//! [`recover`] cuts off. Our reader never parses TSDL.
+//! [`recover()`] cuts off. Our reader never parses TSDL.
 //!
 //! | module | owns |
 //! |---|---|
@@ -19,7 +19,7 @@
 //! | [`error`] | what can go wrong, where, and what to do |
 //! | [`writer`] | appending |
 //! | [`reader`] | reading |
-//! | [`mod@recover`] | cutting what a killed recorder left |
+//! | `recover` | cutting what a killed recorder left |
 //! | `packet`, `stream`, `walk` | the packet's bytes; records into packets; packets out of files |
 //! | `tsdl` | the metadata text |
 //! | `sidecar` | `.owlet` |
@@ -31,7 +31,7 @@ mod file;
 pub mod meta;
 mod packet;
 pub mod reader;
-pub mod recover;
+mod recover;
 mod sidecar;
 mod stream;
 #[cfg(test)]

@@ -112,12 +112,17 @@ impl Stream {
         let latest = packet.end.min(TIME_MAX);
         let mut run = packet.records;
         let mut malformed = 0;
+        // Records of one kind come in rows.
+        let mut last: Option<(u32, &Schema)> = None;
         let mut draft = Draft::start(std::mem::take(scratch), self.end);
         loop {
             match next_record(&mut run) {
                 Next::Record(header, record) => {
+                    if last.is_none_or(|(id, _)| id != header.id) {
+                        last = schemas.get(&header.id).map(|schema| (header.id, schema));
+                    }
                     let good = header.time <= latest
-                        && schemas.get(&header.id).is_some_and(|schema| {
+                        && last.is_some_and(|(_, schema)| {
                             fits(&schema.fields, &record[RECORD_HEADER_LEN..])
                         });
                     if !good {

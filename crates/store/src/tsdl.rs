@@ -227,7 +227,7 @@ impl Fields {
         let mut made = format!("{prefix}{base}{suffix}");
         let mut number = 2;
         // babeltrace2 compares a name with others that have lost their underscore already.
-        while self.used.contains(&made) || made.get(1..).is_some_and(|m| self.used.contains(m)) {
+        while self.used.contains(&made) {
             made = format!("{prefix}{base}_{number}{suffix}");
             number += 1;
         }

@@ -13,7 +13,7 @@ pub struct SessionConfig {
     pub rules: Vec<Rule>,
     /// Only events this severe or more so.
     pub level: Level,
-    /// Source text of the filter, or empty. See [`filter`](crate) for the language.
+    /// Source text of the filter, or empty. See [`filter`](crate::filter) for the language.
     pub filter: String,
     /// Where the recorder listens for processes that join by inheritance, or empty.
     pub rendezvous: String,

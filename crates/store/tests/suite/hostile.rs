@@ -111,14 +111,60 @@ fn r1_header_words_at_their_extremes() {
                 fs::write(dir.path().join("cpu_0"), &bytes).unwrap();
                 let text = dump(dir.path());
                 assert!(!text.starts_with("error"), "{text}");
-                let _ = recover(dir.path()).unwrap();
-                if let Ok(kept) = fs::read(dir.path().join(".cut-cpu_0")) {
+                if *at == 100 {
+                    // A record's length: under 24, or over what is left.
+                    assert!(text.contains("record of impossible length"), "{value}:\n{text}");
+                }
+                let done = recover(dir.path()).unwrap();
+                if let [(name, cut)] = &done.cut[..] {
                     // What was cut is kept, byte for byte.
-                    assert!(bytes.ends_with(&kept));
+                    let kept = fs::read(dir.path().join(".cut-cpu_0")).unwrap();
+                    assert!(name == "cpu_0" && *cut == kept.len() as u64 && bytes.ends_with(&kept));
                     fs::remove_file(dir.path().join(".cut-cpu_0")).unwrap();
                 }
             }
         }
+    }
+}
+
+/// R1: a packet that claims the next one's bytes, and one that claims half a terabyte.
+#[test]
+fn r1_packets_that_claim_more() {
+    let dir = tempfile::tempdir().unwrap();
+    write_ticks(dir.path(), 7).finish().unwrap();
+    let path = dir.path().join("cpu_0");
+    let whole = fs::read(&path).unwrap();
+    let size = u64::from_le_bytes(whole[56..64].try_into().unwrap());
+    let mut bytes = whole.clone();
+    bytes[48..56].copy_from_slice(&(size + 64).to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    let text = dump(dir.path());
+    assert!(text.contains("impossible packet") && events(&text).is_empty(), "{text}");
+
+    let mut bytes = whole;
+    for at in [48, 56] {
+        bytes[at..at + 8].copy_from_slice(&(1_u64 << 42).to_le_bytes());
+    }
+    fs::write(&path, &bytes).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+    let text = dump(dir.path());
+    assert!(text.contains("impossible packet") && events(&text).is_empty(), "{text}");
+}
+
+/// A changed bit anywhere in the sidecar is told.
+#[test]
+fn sidecar_damage_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    write_ticks(dir.path(), 2).finish().unwrap();
+    let path = dir.path().join(".owlet");
+    let whole = fs::read(&path).unwrap();
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let text = dump(dir.path());
+        let told = text.starts_with("error") || text.contains("problem .owlet at byte");
+        assert!(told && !text.contains("finished true"), "byte {at}:\n{text}");
     }
 }
 
