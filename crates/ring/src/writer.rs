@@ -16,9 +16,7 @@
 //!    came from the C library; the sections run only if `sequences` says so.
 //! 2. A record is at least 24 and at most `max_record` bytes, a multiple of 8.
 
-#[cfg(all(target_arch = "x86_64", not(owlet_portable)))]
-use crate::arch::{self, Part};
-use crate::arch::{Outcome, Rings};
+use crate::arch::{self, Outcome, Part, Rings};
 use crate::layout::{self, RECORD_ALIGN, RECORD_HEADER};
 use crate::positions::Control;
 use crate::sync::{AtomicU64, Ordering};
@@ -64,7 +62,7 @@ impl Writer {
     /// When the portable rings are needed and the kernel refuses their memory.
     pub fn new(segment: Arc<Segment>) -> io::Result<Self> {
         let area = owlet_percpu::rseq::area_offset();
-        let sequences = cfg!(all(target_arch = "x86_64", not(owlet_portable)))
+        let sequences = arch::SEQUENCES
             && segment.clock() == Clock::Tsc
             && owlet_percpu::backend() == Backend::Rseq
             && area != 0;
@@ -113,7 +111,6 @@ impl Writer {
     /// The cause, which has been counted already.
     #[inline]
     pub fn push(&self, id: u32, pid: u32, tid: u32, parts: &[&[u8]]) -> Result<(), Loss> {
-        #[cfg(all(target_arch = "x86_64", not(owlet_portable)))]
         if let [part] = parts
             && self.sequences
             && part.len() <= WORDS_MAX
@@ -167,7 +164,6 @@ impl Writer {
         };
         let padded = len.next_multiple_of(RECORD_ALIGN);
         let header = header(id, len, pid, tid);
-        #[cfg(all(target_arch = "x86_64", not(owlet_portable)))]
         if self.sequences {
             // Left uninitialised: clearing it would cost more than the section.
             let mut list = [const { MaybeUninit::<Part>::uninit() }; PARTS_MAX];

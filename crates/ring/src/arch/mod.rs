@@ -1,10 +1,13 @@
 //! The processor's part: the push as a restartable sequence, where there is one.
 
+#[cfg(any(not(target_arch = "x86_64"), owlet_portable))]
+#[path = "none.rs"]
+mod imp;
 #[cfg(all(target_arch = "x86_64", not(owlet_portable)))]
-mod x86_64;
+#[path = "x86_64.rs"]
+mod imp;
 
-#[cfg(all(target_arch = "x86_64", not(owlet_portable)))]
-pub(crate) use x86_64::{Part, push_parts, push_words};
+pub(crate) use imp::{Part, SEQUENCES, push_parts, push_words};
 
 /// What a section needs to know of the rings. Made once; the fields' offsets go into the assembly.
 #[derive(Debug)]
@@ -25,6 +28,10 @@ pub(crate) struct Rings {
 }
 
 /// How a section ended.
+#[cfg_attr(
+    any(not(target_arch = "x86_64"), owlet_portable),
+    expect(dead_code, reason = "without sequences there is one outcome")
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The record is there.

@@ -33,6 +33,9 @@ use super::{Outcome, Rings};
 use core::arch::asm;
 use core::mem::offset_of;
 
+/// There are sections to run.
+pub(crate) const SEQUENCES: bool = true;
+
 /// A part of a payload, as the assembly sees it.
 #[repr(C)]
 #[derive(Clone, Copy)]
