@@ -3,6 +3,7 @@
 //! Each torture prints one verdict line on standard output and exits with 0 (held) or 1 (broken);
 //! 2 means it could not run. The seed fixes every random choice of ours, not the scheduler's.
 
+mod conditions;
 mod cost;
 mod probe;
 mod rng;
@@ -28,6 +29,12 @@ enum Command {
     Cost(cost::Options),
     /// Print the backend, the reason and what membarrier can do, one `key value` a line.
     Probe,
+    /// Run a command as it is, with the portable backend, without rseq, and under both filters.
+    Conditions {
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
     /// Run a command under a filter that refuses membarrier and rseq.
     WithSeccomp {
         /// What the two calls answer.
@@ -62,6 +69,7 @@ fn main() -> ExitCode {
         Command::Srcu(options) => srcu::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Probe => probe::run(),
+        Command::Conditions { command } => conditions::run(&command),
         Command::WithSeccomp { errno, command } => seccomp::exec(errno, &command),
     };
     match result {

@@ -9,21 +9,28 @@ use std::time::{Duration, Instant};
 use super::{DOMAIN, FORK_ERRORS, FORKS, judge, look_up, stopped};
 use crate::rng::Rng;
 
-const CHILD_SECONDS: u32 = 4;
+/// A child needs milliseconds; on a machine with dozens of runnable threads per CPU, seconds.
+const CHILD_SECONDS: u32 = 8;
 
 /// Forks until the end and judges the children.
 pub(super) fn fork_until_stop(mut rng: Rng) {
     while !stopped() {
         std::thread::sleep(Duration::from_millis(20 + rng.below(30)));
         let inside = rng.below(2) == 0;
-        if !fork_once(inside) {
+        let begun = Instant::now();
+        let status = fork_once(inside);
+        if !(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0) {
             FORK_ERRORS.fetch_add(1, Ordering::Relaxed);
+            // Signal 14: the child stalled. Exit status 1: its own section did not hold.
+            let time = begun.elapsed();
+            eprintln!("child forked inside={inside} ended with status {status:#x} after {time:?}");
         }
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn fork_once(inside: bool) -> bool {
+/// The child's wait status.
+fn fork_once(inside: bool) -> i32 {
     let section = inside.then(|| (DOMAIN.read(), look_up(0)));
     // SAFETY: the child calls what works in the forked child of a threaded process under glibc and
     // musl (allocation and threads included), and leaves by _exit.
@@ -70,16 +77,14 @@ fn child_inside(end: impl FnOnce()) -> bool {
     waiter.join().is_ok() && right && DOMAIN.poll(cookie)
 }
 
-fn reap(pid: i32) -> bool {
-    let mut status = 0;
+fn reap(pid: i32) -> i32 {
+    let mut status = -1;
     loop {
         // SAFETY: `status` is a valid int.
         let answer = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-        if answer == pid {
-            return libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
-        }
-        if std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
-            return false;
+        let interrupted = std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR);
+        if answer == pid || !interrupted {
+            return status;
         }
     }
 }
