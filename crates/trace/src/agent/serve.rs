@@ -123,6 +123,11 @@ fn reply(outcome: Matched) -> Reply {
     Reply::Matched { matched, enabled, known, sessions }
 }
 
+/// All tracepoints of that pattern, by name and place.
+///
+/// The tracepoints of one bridged call site (the kinds of a span, the typed variants of an event) have
+/// one name and place and are one line: the first one's kind, everybody's hits, and the fields of the
+/// newest variant of that kind.
 fn list(pattern: &str) -> Vec<TracepointInfo> {
     let Some(control) = control::lock() else { return Vec::new() };
     let mut found: Vec<_> = control
@@ -142,6 +147,17 @@ fn list(pattern: &str) -> Vec<TracepointInfo> {
         })
         .collect();
     found.sort_by(|a, b| (&a.name, &a.file, a.line).cmp(&(&b.name, &b.file, b.line)));
+    found.dedup_by(|next, first| {
+        let same = (&next.name, &next.file, next.line) == (&first.name, &first.file, first.line);
+        if same {
+            first.enabled |= next.enabled;
+            first.hits += next.hits;
+            if next.kind == first.kind {
+                first.fields = std::mem::take(&mut next.fields);
+            }
+        }
+        same
+    });
     found
 }
 

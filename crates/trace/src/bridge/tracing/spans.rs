@@ -69,6 +69,7 @@ struct Bucket {
 /// What is known of a span that is alive.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'t> {
+    id: u64,
     key: &'t AtomicU64,
     state: &'t State,
     /// Its number in traces; 0 when it is not recorded.
@@ -216,7 +217,7 @@ impl<'t> Known<'t> {
         }
         // SAFETY: written together with the id that is still there, from a `&'static Site`.
         let site = unsafe { site.as_ref() }?;
-        Some(Self { key, state, span, since, site, flags })
+        Some(Self { id, key, state, span, since, site, flags })
     }
 
     /// One more reference.
@@ -229,6 +230,12 @@ impl<'t> Known<'t> {
     pub(crate) fn release(&self) -> bool {
         // [G] Release and Acquire: pairs with itself; the last owner comes after all others.
         self.state.references.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Whether it is still there, and not another span of the same id.
+    pub(crate) fn is_still(&self) -> bool {
+        self.key.load(Ordering::Relaxed) == self.id
+            && self.state.span.load(Ordering::Relaxed) == self.span
     }
 
     /// Takes the span out. Its id may be used again when this returns.

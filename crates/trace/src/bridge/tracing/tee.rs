@@ -14,6 +14,14 @@
 //! could be the same word with a probability of 2^-48 for each such span alive: then ours is missing
 //! in the trace.
 //!
+//! # Counting handles
+//! A span of the inner subscriber's ends in the trace when the program drops its last handle, or when
+//! the inner subscriber says that it has closed it, whichever comes first. The program's handles are
+//! counted here, since a subscriber need not answer. But `tracing-subscriber`'s registry keeps
+//! references of its own (a span that is entered, a parent), takes them directly and gives them back
+//! through the dispatcher, that is, through us. What comes while the thread is in the inner subscriber
+//! is therefore handed on and not counted.
+//!
 //! # Asking the inner subscriber
 //! | it said of the call site | we are off | we are on |
 //! |---|---|---|
@@ -44,8 +52,33 @@ const NUMBER: u64 = (1 << 48) - 1;
 const UNKNOWN: u64 = MARK | NUMBER;
 
 thread_local! {
-    /// Call site and answer of the last question.
+    /// Call site and answer of the last question, if an event or a span follows.
     static NOTE: Cell<(*const Site, bool)> = const { Cell::new((ptr::null(), false)) };
+    /// How many inner subscribers this thread is in.
+    static INSIDE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The thread is in an inner subscriber. See "Counting handles" in the module.
+struct Inside(());
+
+impl Inside {
+    #[inline]
+    fn enter() -> Self {
+        INSIDE.with(|depth| depth.set(depth.get().wrapping_add(1)));
+        Self(())
+    }
+
+    #[inline]
+    fn is() -> bool {
+        INSIDE.with(|depth| depth.get() != 0)
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        INSIDE.with(|depth| depth.set(depth.get().wrapping_sub(1)));
+    }
 }
 
 /// Numbers of tees in use, a bit each.
@@ -143,7 +176,10 @@ impl<S: tracing_core::Subscriber> Tee<S> {
 
     /// Asks the inner subscriber.
     fn ask(&self, metadata: &Metadata<'_>) -> bool {
-        self.allows(metadata) && self.inner.enabled(metadata)
+        self.allows(metadata) && {
+            let _inside = Inside::enter();
+            self.inner.enabled(metadata)
+        }
     }
 
     /// Whether the inner subscriber is to be told of what happens now at this call site.
@@ -172,16 +208,19 @@ impl<S: tracing_core::Subscriber> Tee<S> {
 
     /// A span of the inner subscriber's.
     fn open_inside(&self, attrs: &Attributes<'_>) -> Id {
+        let inside = Inside::enter();
         let id = match attrs.parent() {
             Some(parent) if self.is_ours(parent) => {
                 self.inner.new_span(&Attributes::new_root(attrs.metadata(), attrs.values()))
             }
             _ => self.inner.new_span(attrs),
         };
+        drop(inside);
         /// A field of the user's panicked while we recorded it: nobody will get the id.
         struct Undo<'s, S: tracing_core::Subscriber>(&'s S, Id);
         impl<S: tracing_core::Subscriber> Drop for Undo<'_, S> {
             fn drop(&mut self) {
+                let _inside = Inside::enter();
                 self.0.try_close(self.1.clone());
             }
         }
@@ -223,8 +262,9 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
             Want::Always => true,
             Want::Sometimes | Want::Unknown => {
                 let answer = self.ask(metadata);
-                NOTE.set((site, answer));
-                answer
+                let follows = answer || site.is_on();
+                NOTE.set((if follows { site } else { ptr::null() }, answer));
+                return follows;
             }
         };
         inside || site.is_on()
@@ -247,6 +287,7 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
     fn record(&self, span: &Id, values: &Record<'_>) {
         let known = self.recorder.spans.find(span.into_u64());
         if !self.is_ours(span) {
+            let _inside = Inside::enter();
             self.inner.record(span, values);
         }
         if let Some(known) = known {
@@ -256,6 +297,7 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
 
     fn record_follows_from(&self, span: &Id, follows: &Id) {
         if !self.is_ours(span) && !self.is_ours(follows) {
+            let _inside = Inside::enter();
             self.inner.record_follows_from(span, follows);
         }
         let spans = &self.recorder.spans;
@@ -275,8 +317,11 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
         if first {
             self.recorder.event(site, event);
         }
-        if self.wanted_inside(site) && self.inner.event_enabled(event) {
-            self.inner.event(event);
+        if self.wanted_inside(site) {
+            let _inside = Inside::enter();
+            if self.inner.event_enabled(event) {
+                self.inner.event(event);
+            }
         }
         if !first {
             self.recorder.event(site, event);
@@ -287,26 +332,30 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
         match self.recorder.spans.find(span.into_u64()) {
             Some(known) => {
                 self.recorder.enter(span, &known);
-                if known.flags & OURS == 0 {
-                    self.inner.enter(span);
+                if known.flags & OURS != 0 {
+                    return;
                 }
             }
-            None if span.into_u64() == UNKNOWN => {}
-            None => self.inner.enter(span),
+            None if span.into_u64() == UNKNOWN => return,
+            None => {}
         }
+        let _inside = Inside::enter();
+        self.inner.enter(span);
     }
 
     fn exit(&self, span: &Id) {
         match self.recorder.spans.find(span.into_u64()) {
             Some(known) => {
                 self.recorder.exit(span, &known);
-                if known.flags & OURS == 0 {
-                    self.inner.exit(span);
+                if known.flags & OURS != 0 {
+                    return;
                 }
             }
-            None if span.into_u64() == UNKNOWN => {}
-            None => self.inner.exit(span),
+            None if span.into_u64() == UNKNOWN => return,
+            None => {}
         }
+        let _inside = Inside::enter();
+        self.inner.exit(span);
     }
 
     fn clone_span(&self, id: &Id) -> Id {
@@ -320,11 +369,15 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
             known.retain();
             return id.clone();
         }
-        let new = self.inner.clone_span(id);
+        let new = {
+            let _inside = Inside::enter();
+            self.inner.clone_span(id)
+        };
         // An inner subscriber that gives a clone an id of its own counts it by itself; that clone is
         // not recorded.
         if let Some(known) = known
             && new == *id
+            && !Inside::is()
         {
             known.retain();
         }
@@ -339,14 +392,26 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
         if id.into_u64() == UNKNOWN {
             return false;
         }
-        if let Some(known) = self.recorder.spans.find(id.into_u64()) {
-            // Before the inner subscriber closes it: it may use the id again at once.
-            let ended = self.recorder.release(&known);
+        let known = self.recorder.spans.find(id.into_u64());
+        if let Some(known) = known {
             if known.flags & OURS != 0 {
-                return ended;
+                return self.recorder.release(&known);
+            }
+            // Before the inner subscriber closes it: it may use the id again at once.
+            if !Inside::is() && self.recorder.release(&known) {
+                let _inside = Inside::enter();
+                return self.inner.try_close(id);
             }
         }
-        self.inner.try_close(id)
+        let _inside = Inside::enter();
+        let closed = self.inner.try_close(id);
+        if closed
+            && let Some(known) = known
+            && known.is_still()
+        {
+            self.recorder.end(&known);
+        }
+        closed
     }
 
     fn current_span(&self) -> Current {
