@@ -10,6 +10,7 @@ use super::{Numbers, segment};
 use owlet_ring::{
     Clock, Notifier, NotifierOptions, Reader, RingSet, WaitOutcome, Waiter, Watermark, Writer,
 };
+use owlet_sys::clock::monotonic_ns;
 use owlet_sys::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,12 +38,14 @@ impl Default for Options {
 }
 
 /// What happened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) rounds: u64,
     pub(crate) lost_wakeups: u64,
     pub(crate) wrong_events: u64,
     pub(crate) wakeups: u64,
+    /// From just before the push to the return of the wait, in microseconds: median, 99 %, most.
+    pub(crate) latency_us: [u64; 3],
     pub(crate) elapsed: Duration,
 }
 
@@ -65,8 +68,8 @@ pub(crate) fn run(options: &Options) -> Report {
     });
     let round = AtomicU64::new(0);
     let start = Instant::now();
-    let mut report =
-        Report { rounds: 0, lost_wakeups: 0, wrong_events: 0, wakeups: 0, elapsed: Duration::ZERO };
+    let mut report = Report::default();
+    let mut latencies = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| write(&writer, &round, options));
         pin(1);
@@ -78,8 +81,12 @@ pub(crate) fn run(options: &Options) -> Report {
             report.rounds += 1;
             round.store(report.rounds, Ordering::Release);
             let ready = waiter.wait(RingSet::All, Watermark::ANY, None) == WaitOutcome::Ready;
+            let now = monotonic_ns();
             out.clear();
             let events: u64 = rings.iter_mut().map(|ring| ring.drain(&mut out).events).sum();
+            let pushed = out.get(24..).and_then(|payload| payload.first_chunk::<8>());
+            let pushed = pushed.map_or(now, |bytes| u64::from_le_bytes(*bytes));
+            latencies.push(now.saturating_sub(pushed) / 1000);
             report.wrong_events += u64::from(!ready || events != 1);
             report.lost_wakeups = waiter.rescued();
             if options.stop_early && report.verdict().is_err() {
@@ -90,6 +97,9 @@ pub(crate) fn run(options: &Options) -> Report {
     });
     report.wakeups = segment.wakeups();
     report.elapsed = start.elapsed();
+    latencies.sort_unstable();
+    let rank = |percent: usize| latencies.get(latencies.len().saturating_sub(1) * percent / 100);
+    report.latency_us = [50, 99, 100].map(|percent| rank(percent).copied().unwrap_or(0));
     drop(notifier);
     report
 }
@@ -114,7 +124,7 @@ fn write(writer: &Writer, round: &AtomicU64, options: &Options) {
         for _ in 0..numbers.below(longest) {
             std::hint::black_box(());
         }
-        writer.push(1, pid, tid, &[&done.to_le_bytes()]).expect("the ring is empty");
+        writer.push(1, pid, tid, &[&monotonic_ns().to_le_bytes()]).expect("the ring is empty");
     }
 }
 
