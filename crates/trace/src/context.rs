@@ -47,7 +47,11 @@ thread_local! {
 /// Runs `f` with the thread's block.
 #[inline(always)]
 pub(crate) fn with<R>(f: impl FnOnce(&Context) -> R) -> R {
-    CONTEXT.with(f)
+    // `f` is called outside of `LocalKey::with`, which the compiler would not inline around it.
+    let context = CONTEXT.with(core::ptr::from_ref);
+    // SAFETY: a constant thread-local without a destructor lives as long as its thread, which is the
+    // one that runs `f`.
+    f(unsafe { &*context })
 }
 
 impl Context {

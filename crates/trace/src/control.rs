@@ -17,6 +17,7 @@ use crate::sync::ForkMutex;
 use crate::sync::atomic::Ordering;
 use crate::tracepoint::Core;
 use owlet_percpu::{PerCpuCounters, WORDS};
+use std::collections::BTreeSet;
 use std::sync::MutexGuard;
 
 /// Retired lists are waited for on the way when nobody else does and this many have gathered.
@@ -25,6 +26,8 @@ const RETIRED_MAX: usize = 256;
 /// Everything the control lock protects.
 pub(crate) struct Control {
     pub(crate) points: Vec<&'static Core>,
+    /// Their addresses.
+    known: BTreeSet<usize>,
     scanned: bool,
     pub(crate) sessions: Sessions,
     pub(crate) retired: Retired,
@@ -37,6 +40,7 @@ pub(crate) struct Control {
 
 static CONTROL: ForkMutex<Control> = ForkMutex::new(Control {
     points: Vec::new(),
+    known: BTreeSet::new(),
     scanned: false,
     sessions: Sessions::new(),
     retired: Retired::new(),
@@ -76,8 +80,9 @@ pub(crate) fn lock() -> Option<Locked> {
     let mut locked = Locked(CONTROL.lock());
     if !locked.scanned {
         locked.scanned = true;
-        let found = site::tracepoints();
-        locked.points.extend(found);
+        for core in site::tracepoints() {
+            locked.learn(core);
+        }
     }
     Some(locked)
 }
@@ -93,6 +98,15 @@ pub(crate) fn release() {
 }
 
 impl Control {
+    /// Adds a tracepoint to those known; whether it is new.
+    fn learn(&mut self, core: &'static Core) -> bool {
+        let new = self.known.insert(core::ptr::from_ref(core).addr());
+        if new {
+            self.points.push(core);
+        }
+        new
+    }
+
     /// Where the events of `core` are counted; `None` without memory. Maps one block of counters for
     /// every eight tracepoints that are ever switched on.
     fn hit_word(&mut self, core: &Core) -> Option<HitWord> {
@@ -232,11 +246,9 @@ pub(crate) fn synchronize() -> Result<(), SynchronizeError> {
 /// `false`, with nothing done, inside a registration hook.
 pub(crate) fn add(core: &'static Core) -> bool {
     let Some(mut control) = lock() else { return false };
-    if control.points.iter().any(|known| core::ptr::eq(*known, core)) {
-        return true;
+    if control.learn(core) {
+        crate::session::apply_new(&mut control, core);
     }
-    control.points.push(core);
-    crate::session::apply_new(&mut control, core);
     true
 }
 

@@ -25,8 +25,9 @@ use owlet_sys::process;
 use owlet_wire::config::{Rule, SessionConfig, glob};
 use owlet_wire::entry::{EntryRef, ProcessRef, encode};
 use owlet_wire::filter::{Filter, FilterError, Side, Verdict};
+use std::collections::{BTreeMap, btree_map};
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Sinks run after every probe of a program's own priority.
@@ -129,6 +130,31 @@ pub(crate) struct Session {
     exe: Vec<u8>,
     args: Vec<u8>,
     pid_namespace: u64,
+    /// What the segment's descriptor stands for.
+    file: Option<(u64, u64)>,
+}
+
+impl Drop for Session {
+    /// The program may have closed the segment's descriptor, as programs that daemonize do, and the
+    /// number may be a file of its own by now. Then the mapping is leaked rather than that file closed.
+    fn drop(&mut self) {
+        let segment = self.writer.segment();
+        if file_of(segment.fd()) != self.file {
+            core::mem::forget(Arc::clone(segment));
+        }
+    }
+}
+
+/// Device and inode of a descriptor; `None` when it is closed.
+fn file_of(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` is room for the answer.
+    if unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded and filled it.
+    let stat = unsafe { stat.assume_init() };
+    Some((stat.st_dev, stat.st_ino))
 }
 
 impl Session {
@@ -157,7 +183,8 @@ impl Session {
 struct Attached {
     session: Arc<Session>,
     rules: Vec<Rule>,
-    sinks: Vec<Sink>,
+    /// By the tracepoint's address.
+    sinks: BTreeMap<usize, Sink>,
 }
 
 struct Sink {
@@ -214,6 +241,7 @@ pub fn attach(fd: OwnedFd) -> Result<(SessionId, Matched), AttachError> {
         return Err(AttachError::Stopped);
     }
     let filter = parse_filter(&config.filter)?;
+    let file = file_of(segment.fd());
     let writer = Writer::new(Arc::new(segment)).map_err(AttachError::Writer)?;
     let mut control = control::lock().ok_or(AttachError::InsideHook)?;
     let number = config.session;
@@ -234,10 +262,11 @@ pub fn attach(fd: OwnedFd) -> Result<(SessionId, Matched), AttachError> {
         exe: cut(exe(), PATH_MAX),
         args: cut(args(), ARGS_MAX),
         pid_namespace: process::pid_namespace().unwrap_or(0),
+        file,
         config,
     });
     session.announce_process(process::getpid());
-    let mut attached = Attached { session, rules: rules.clone(), sinks: Vec::new() };
+    let mut attached = Attached { session, rules: rules.clone(), sinks: BTreeMap::new() };
     let applied = apply(&mut control, &mut attached);
     let change = match applied
         .and_then(|change| control.commit().map(|()| change).map_err(AttachError::Sites))
@@ -400,16 +429,14 @@ fn switch(
     core: &'static Core,
     want: bool,
 ) -> Result<bool, SwitchError> {
-    let at = match attached.sinks.iter().position(|sink| core::ptr::eq(sink.core, core)) {
-        Some(at) => at,
-        None if !want => return Ok(false),
-        None => {
+    let sink = match attached.sinks.entry(core::ptr::from_ref(core).addr()) {
+        btree_map::Entry::Occupied(known) => known.into_mut(),
+        btree_map::Entry::Vacant(_) if !want => return Ok(false),
+        btree_map::Entry::Vacant(place) => {
             let Some(point) = describe(&attached.session, core)? else { return Ok(false) };
-            attached.sinks.push(Sink { core, point: Arc::new(point), on: false });
-            attached.sinks.len() - 1
+            place.insert(Sink { core, point: Arc::new(point), on: false })
         }
     };
-    let Some(sink) = attached.sinks.get_mut(at) else { return Ok(false) };
     if sink.on == want {
         return Ok(false);
     }
@@ -457,7 +484,7 @@ fn append(segment: &Segment, entry: &EntryRef<'_>) -> Result<(), SwitchError> {
 /// Takes every sink of a session out, and switches the sites that nobody else wants.
 fn withdraw(control: &mut Control, attached: &Attached) -> Change {
     let mut change = Change::default();
-    for sink in attached.sinks.iter().filter(|sink| sink.on) {
+    for sink in attached.sinks.values().filter(|sink| sink.on) {
         if control.detach(sink.core, &Target::Sink(Arc::clone(&sink.point))) {
             change.dynamic += usize::from(sink.core.dynamic);
         }
@@ -470,7 +497,7 @@ fn withdraw(control: &mut Control, attached: &Attached) -> Change {
 fn outcome(control: &Control, rules: &[Rule], own: Option<&Attached>, sessions: u32) -> Matched {
     let named = |core: &&&Core| rules.iter().any(|rule| glob(&rule.pattern, core.desc.name));
     let enabled = match own {
-        Some(attached) => attached.sinks.iter().filter(|sink| sink.on).count(),
+        Some(attached) => attached.sinks.values().filter(|sink| sink.on).count(),
         None => control.points.iter().filter(|core| core.is_on()).count(),
     };
     Matched {

@@ -25,7 +25,8 @@ use owlet_wire::schema::SchemaRef;
 
 /// Functions around a tracepoint's first and last probe.
 ///
-/// They run under the control lock: they may emit events, but not change probes.
+/// They run under the control lock: they may emit events, but neither change probes (that is refused)
+/// nor fork (that would deadlock).
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
     /// Before the first probe is attached. An error number aborts the registration.

@@ -42,12 +42,16 @@ fn child(mode: &str) {
         }
         "busy" => {
             say("ready");
-            std::thread::spawn(|| (0..).for_each(|seq| owlet::trace!(app::step, seq, "busy")));
+            std::thread::spawn(|| {
+                (0..u64::MAX).for_each(|seq| owlet::trace!(app::step, seq, "busy"))
+            });
             while hear().is_some() {}
         }
         // O2, T3: exit while everything is going on.
         "exit" => {
-            std::thread::spawn(|| (0..).for_each(|seq| owlet::trace!(app::step, seq, "exit")));
+            std::thread::spawn(|| {
+                (0..u64::MAX).for_each(|seq| owlet::trace!(app::step, seq, "exit"))
+            });
             say("ready");
             let _ = hear();
             std::process::exit(7);

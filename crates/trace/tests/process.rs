@@ -34,6 +34,7 @@ fn child(mode: &str) {
         "signals" => signals(),
         "threads" => threads(),
         "exit" => at_exit(),
+        "close-all" => close_all(),
         "handler" => handler(),
         "memory" => {
             say(&format!("ready {outcome:?}"));
@@ -143,6 +144,27 @@ fn threads() {
     }
     say("done");
     let _ = hear();
+}
+
+/// Closes every descriptor, as programs that daemonize do, and opens files in their place.
+fn close_all() {
+    use std::io::Read;
+    say("ready");
+    let _ = hear();
+    for fd in 3..1000 {
+        // SAFETY: what the program itself has open is 0 to 2.
+        unsafe { libc::close(fd) };
+    }
+    let mut files: Vec<_> =
+        (0..100).map(|_| std::fs::File::open("/proc/self/status").unwrap()).collect();
+    say("closed");
+    let _ = hear();
+    for file in &mut files {
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("the agent has closed a file of the program's");
+        assert!(text.starts_with("Name:"), "the agent has read from a file of the program's");
+    }
+    say("intact");
 }
 
 struct Emits(&'static str);
@@ -297,6 +319,28 @@ fn f3_nothing_leaks_through_exec() {
         stop.store(true, Ordering::Relaxed);
     });
     assert!(target.end().success());
+}
+
+#[test]
+fn descriptors_that_the_program_closes_are_given_up_and_replaced() {
+    let mut target = Target::start("close-all");
+    let (client, recorder) = attached(&mut target, &Wanted::default());
+    target.tell("close");
+    target.expect("closed");
+    // The old connection ends, and a new one is possible.
+    let list = Request::List { pattern: "*".to_owned() };
+    let _ = owlet_wire::frame::write(&mut &client.stream, &list);
+    assert!(matches!(std::io::Read::read(&mut &client.stream, &mut [0]), Ok(0) | Err(_)));
+    let path = socket_of(target.pid(), Duration::from_secs(5)).unwrap();
+    let greeted = || std::panic::catch_unwind(|| Client::connect(target.pid())).is_ok();
+    assert!(eventually(Duration::from_secs(5), greeted), "no agent at {}", path.display());
+    let again = Client::connect(target.pid());
+    assert_eq!((again.hello.pid, again.hello.sessions), (target.pid(), 0));
+    assert!(!again.list("*")[0].enabled);
+    target.tell("look");
+    target.expect("intact");
+    assert!(target.end().success());
+    drop(recorder);
 }
 
 #[test]

@@ -277,7 +277,7 @@ fn racing_text_and_bytes_are_copied_bounded() {
             while !stop.load(Ordering::Relaxed) {
                 n = n.wrapping_add(1);
                 let at = (n.wrapping_mul(2_654_435_761) >> 8) as usize % 199;
-                text[at].store(if n % 3 == 0 { 0 } else { b'b' }, Ordering::Relaxed);
+                text[at].store(if n.is_multiple_of(3) { 0 } else { b'b' }, Ordering::Relaxed);
             }
         });
         for _ in 0..20_000 {

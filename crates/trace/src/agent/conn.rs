@@ -47,6 +47,7 @@ pub(super) struct Conn {
     pub(super) fds: Vec<OwnedFd>,
     /// There may be a request in what was read already.
     pub(super) more: bool,
+    cookie: u64,
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
@@ -65,6 +66,7 @@ pub(super) enum Next {
 impl Conn {
     pub(super) fn new(stream: UnixStream, session: Option<SessionId>) -> Self {
         Self {
+            cookie: socket::cookie(&stream),
             stream,
             state: State::Magic,
             session,
@@ -73,6 +75,18 @@ impl Conn {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
+        }
+    }
+
+    /// Whether the descriptor is still this connection.
+    pub(super) fn is_ours(&self) -> bool {
+        socket::cookie(&self.stream) == self.cookie
+    }
+
+    /// Gives up the connection. A descriptor that is somebody else's by now is not closed.
+    pub(super) fn end(self) {
+        if !self.is_ours() {
+            core::mem::forget(self.stream);
         }
     }
 

@@ -16,6 +16,14 @@ const INSTANCES: u32 = 64;
 pub(super) struct Listener {
     pub(super) socket: UnixListener,
     pub(super) path: PathBuf,
+    pub(super) cookie: u64,
+}
+
+impl Listener {
+    /// Whether the descriptor is still this socket.
+    pub(super) fn is_ours(&self) -> bool {
+        cookie(&self.socket) == self.cookie
+    }
 }
 
 /// Binds a socket of this process's own in the user's directory.
@@ -26,7 +34,10 @@ pub(super) fn listen(dir: &Path) -> Result<Listener, InitError> {
     for instance in 0..INSTANCES {
         let path = dir.join(SocketName::own(instance).to_string());
         match bind(&path) {
-            Ok(socket) => return Ok(Listener { socket, path }),
+            Ok(socket) => {
+                let cookie = cookie(&socket);
+                return Ok(Listener { socket, path, cookie });
+            }
             Err(error) => last = error.raw_os_error().unwrap_or(libc::ENAMETOOLONG),
         }
         if last != libc::EADDRINUSE {
@@ -107,6 +118,26 @@ pub(super) fn is_allowed(stream: &UnixStream) -> bool {
         )
     };
     got == 0 && (credentials.uid == owlet_sys::process::geteuid() || credentials.uid == 0)
+}
+
+/// A number that no other socket of this boot has; 0 when the descriptor is no socket.
+///
+/// Programs that daemonize close every descriptor they can think of, ours included, and the numbers
+/// come back as theirs. A descriptor is used, and closed, only while it is still this socket.
+pub(super) fn cookie(socket: &impl AsRawFd) -> u64 {
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the buffer is a whole `u64`, and `len` says so.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if got == 0 { cookie } else { 0 }
 }
 
 /// Descriptors that may come with one read; the kernel closes what does not fit.

@@ -14,7 +14,7 @@ use crate::session::{self, SessionId};
 use crate::sync::ForkMutex;
 use owlet_wire::control::Reply;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,8 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// What the gate protects: the descriptors that a forked child has to close.
 pub(super) struct Shared {
-    fds: Vec<RawFd>,
+    /// With their cookies, see `socket::cookie`.
+    fds: Vec<(RawFd, u64)>,
     running: bool,
     dir: PathBuf,
 }
@@ -40,11 +41,11 @@ pub(super) static GATE: ForkMutex<Shared> =
 
 impl Shared {
     fn opened(&mut self, fd: &impl AsRawFd) {
-        self.fds.push(fd.as_raw_fd());
+        self.fds.push((fd.as_raw_fd(), socket::cookie(fd)));
     }
 
     fn closing(&mut self, fd: &impl AsRawFd) {
-        self.fds.retain(|known| *known != fd.as_raw_fd());
+        self.fds.retain(|(known, _)| *known != fd.as_raw_fd());
     }
 }
 
@@ -68,10 +69,13 @@ pub(super) fn start() -> Result<(), InitError> {
 /// In a forked child: gives up what belongs to the parent's agent; whether there was one.
 pub(super) fn abandon() -> bool {
     let mut shared = GATE.lock();
-    for fd in shared.fds.drain(..) {
-        // SAFETY: the descriptor is the child's copy of one of the parent's agent. The values that
-        // own it are on the stack of a thread that does not exist here.
-        unsafe { libc::close(fd) };
+    for (fd, cookie) in shared.fds.drain(..) {
+        // SAFETY: a number is looked at, and what it stands for is left alone unless it is ours.
+        if socket::cookie(&unsafe { BorrowedFd::borrow_raw(fd) }) == cookie {
+            // SAFETY: the descriptor is the child's copy of one of the parent's agent. The values
+            // that own it are on the stack of a thread that does not exist here.
+            unsafe { libc::close(fd) };
+        }
     }
     shared.running
 }
@@ -246,7 +250,9 @@ impl Agent {
             let Some(conn) = self.conns.get_mut(at) else { continue };
             let more = !conn.is_sending() && core::mem::take(&mut conn.more);
             let mut progress = Progress::Alive;
-            if poll.revents & (libc::POLLOUT | libc::POLLERR) != 0 && conn.is_sending() {
+            if poll.revents != 0 && !conn.is_ours() {
+                progress = Progress::Dead;
+            } else if poll.revents & (libc::POLLOUT | libc::POLLERR) != 0 && conn.is_sending() {
                 progress = conn.write();
             } else if poll.revents != 0 {
                 progress = if conn.is_sending() { Progress::Dead } else { conn.read() };
@@ -257,7 +263,11 @@ impl Agent {
         }
         self.accept_at = self.accept_at.filter(|at| *at > Instant::now());
         if listener != 0 {
-            self.accept(shared);
+            if self.listener.is_ours() {
+                self.accept(shared);
+            } else {
+                self.listen_again(shared);
+            }
         }
         self.report(shared);
         self.look_at_orphans();
@@ -310,6 +320,21 @@ impl Agent {
         {
             self.synchronize = true;
         }
+        conn.end();
+    }
+
+    /// The program has closed the listening socket's descriptor: makes another one.
+    fn listen_again(&mut self, shared: &mut Shared) {
+        shared.closing(&self.listener.socket);
+        let _ = std::fs::remove_file(&self.listener.path);
+        let Ok(listener) = socket::listen(&shared.dir) else {
+            self.accept_at = Some(Instant::now() + TICK);
+            return;
+        };
+        shared.opened(&listener.socket);
+        exit::set(&listener.path);
+        // What the old number stands for now is not ours to close.
+        core::mem::forget(core::mem::replace(&mut self.listener, listener));
     }
 
     fn accept(&mut self, shared: &mut Shared) {
