@@ -76,7 +76,9 @@ fn cases(title: &str, mut session: Option<&mut Session>) {
     let mut run = |case: &str, expect: u64, call: &mut dyn FnMut(u64)| {
         measure(&name(case), session.as_deref_mut(), expect * on, call);
     };
-    run("(empty loop)", 0, &mut |n| drop(black_box(n)));
+    run("(empty loop)", 0, &mut |n| {
+        black_box(n);
+    });
     run("event, one u64", 1, &mut |n| tracing::info!(n));
     run("event, message only", 1, &mut |_| tracing::info!("hello"));
     run("event, u64, bool, str and message", 1, &mut |n| {

@@ -6,6 +6,10 @@
 //! | no logger | `owlet::log::init()?;` |
 //! | one | `owlet::log::init_with(Box::new(logger), level)?;` instead of setting it and its level |
 //!
+//! A program that turns its `log` records into `tracing` events hands on that logger:
+//! `owlet::log::init_with(Box::new(tracing_log::LogTracer::new()), level)`. The records are recorded here,
+//! under their own targets, and not a second time as events of `tracing`.
+//!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! owlet::log::init()?;
@@ -50,6 +54,8 @@ static SITES: Table<Site> = Table::new(2);
 static OTHERS: Table<Other> = Table::new(1);
 /// Whether a call site is on, as of the last look.
 static ANY: AtomicBool = AtomicBool::new(false);
+/// Whether our logger is the program's.
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Records still to be looked at while nobody records.
 static BUDGET: AtomicU32 = AtomicU32::new(DISCOVERED);
 /// The inner logger's maximum level, as `LevelFilter as u32`.
@@ -164,10 +170,17 @@ impl Logger {
     /// [`InitError::Taken`].
     pub fn install(self) -> Result<(), InitError> {
         ::log::set_boxed_logger(Box::new(self)).map_err(|_| InitError::Taken)?;
+        INSTALLED.store(true, Ordering::Relaxed);
         super::hub::install();
         decide();
         Ok(())
     }
+}
+
+/// Whether our logger is the program's.
+#[cfg(feature = "tracing")]
+pub(crate) fn installed() -> bool {
+    INSTALLED.load(Ordering::Relaxed)
 }
 
 impl Log for Logger {

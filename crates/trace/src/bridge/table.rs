@@ -130,8 +130,9 @@ impl<T: Sync + 'static> Table<T> {
                 start = self.grow_slow(level);
             }
             let at = (hash >> 32) as usize & (buckets_of(level) - 1);
-            // SAFETY: `at` is below the number of buckets of a published level (invariant 1).
-            let bucket = unsafe { &*start.add(at) };
+            // SAFETY: a published level has that many buckets and is never freed (invariant 1).
+            let buckets = unsafe { core::slice::from_raw_parts(start, buckets_of(level)) };
+            let Some(bucket) = buckets.get(at) else { return Place::Full };
             for slot in &bucket.0 {
                 // [B] Acquire: pairs with [A]; without it: a half-written entry.
                 // SAFETY: invariant 1.

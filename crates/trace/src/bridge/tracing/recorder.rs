@@ -43,6 +43,7 @@ impl Recorder {
     pub(crate) fn event(&self, site: &'static Site, event: &Event<'_>) {
         if let Points::Event(shape) = &site.points
             && shape.base.is_on()
+            && !site.is_relayed()
         {
             self.event_on(shape, event);
         }

@@ -51,6 +51,7 @@ pub(crate) struct SpanPoints {
     pub(crate) follows: Point,
 }
 
+#[expect(clippy::large_enum_variant, reason = "most call sites are events")]
 #[derive(Debug)]
 pub(crate) enum Points {
     Event(Shape),
@@ -65,6 +66,9 @@ pub(crate) struct Site {
     key: usize,
     pub(crate) metadata: &'static Metadata<'static>,
     pub(crate) points: Points,
+    /// One of those that `tracing-log` makes events of `log` records with.
+    #[cfg_attr(not(feature = "log"), expect(dead_code, reason = "nobody else records them"))]
+    relayed: bool,
     /// Two bits for each tee: what the subscriber inside said.
     wants: AtomicU64,
 }
@@ -95,7 +99,13 @@ fn of_slow(metadata: &'static Metadata<'static>) -> Option<&'static Site> {
     let site = SITES.find_or_insert_slow(
         mix(key as u64),
         |site| site.key == key,
-        || Site { key, metadata, points: Points::new(metadata), wants: AtomicU64::new(0) },
+        || Site {
+            key,
+            metadata,
+            points: Points::new(metadata),
+            relayed: metadata.name() == "log event" && metadata.target() == "log",
+            wants: AtomicU64::new(0),
+        },
     )?;
     site.ensure();
     Some(site)
@@ -133,6 +143,14 @@ impl Site {
             Points::Span(points) => points.is_on(),
             Points::Hint => any(),
         }
+    }
+
+    /// Whether its events are records that [`owlet::log`](crate::bridge::log) has seen already.
+    pub(crate) fn is_relayed(&self) -> bool {
+        #[cfg(feature = "log")]
+        return self.relayed && crate::bridge::log::installed();
+        #[cfg(not(feature = "log"))]
+        return false;
     }
 
     /// Makes its tracepoints known; when this returns they are on if a session wants them.

@@ -101,6 +101,10 @@ impl Spans {
     /// The span with this id. Wait-free: one cache line a level, and the state.
     #[inline]
     pub(crate) fn find(&self, id: u64) -> Option<Known<'_>> {
+        if id == BUSY || id == FREE {
+            // Forged: no span has it.
+            return None;
+        }
         let hash = mix(id);
         for (level, buckets) in self.levels.iter().enumerate() {
             // [F] Acquire: pairs with [E].
@@ -108,8 +112,9 @@ impl Spans {
             if start.is_null() {
                 return None;
             }
-            // SAFETY: `bucket_of` is below the number of buckets; invariant 1.
-            let bucket = unsafe { &*start.add(bucket_of(hash, level)) };
+            // SAFETY: a published level has that many buckets; invariant 1.
+            let buckets = unsafe { core::slice::from_raw_parts(start, buckets_in(level)) };
+            let Some(bucket) = buckets.get(bucket_of(hash, level)) else { continue };
             for (key, state) in bucket.keys.0.iter().zip(&bucket.states) {
                 // [B] Acquire: pairs with [A]; without it: the state of the span before.
                 if key.load(Ordering::Acquire) == id {
@@ -122,6 +127,9 @@ impl Spans {
 
     /// Puts a span in, with one reference. `false` when there is no room.
     pub(crate) fn insert(&self, id: u64, new: &New) -> bool {
+        if id == BUSY || id == FREE {
+            return false;
+        }
         let hash = mix(id);
         for (level, buckets) in self.levels.iter().enumerate() {
             // [F] Acquire: pairs with [E].
@@ -130,8 +138,9 @@ impl Spans {
                 let Some(grown) = self.grow_slow(level) else { return false };
                 start = grown;
             }
-            // SAFETY: `bucket_of` is below the number of buckets; invariant 1.
-            let bucket = unsafe { &*start.add(bucket_of(hash, level)) };
+            // SAFETY: a published level has that many buckets; invariant 1.
+            let buckets = unsafe { core::slice::from_raw_parts(start, buckets_in(level)) };
+            let Some(bucket) = buckets.get(bucket_of(hash, level)) else { continue };
             for (key, state) in bucket.keys.0.iter().zip(&bucket.states) {
                 let free = key.load(Ordering::Relaxed) == FREE;
                 if free
@@ -158,9 +167,11 @@ impl Spans {
         let mut count = 0;
         for (level, buckets) in self.levels.iter().enumerate() {
             let start = buckets.load(Ordering::Acquire);
-            for at in 0..if start.is_null() { 0 } else { buckets_in(level) } {
-                // SAFETY: below the number of buckets; invariant 1.
-                let bucket = unsafe { &*start.add(at) };
+            if start.is_null() {
+                break;
+            }
+            // SAFETY: a published level has that many buckets; invariant 1.
+            for bucket in unsafe { core::slice::from_raw_parts(start, buckets_in(level)) } {
                 count += bucket.keys.0.iter().filter(|k| k.load(Ordering::Relaxed) != FREE).count();
             }
         }

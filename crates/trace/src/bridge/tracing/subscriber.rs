@@ -9,7 +9,7 @@ use tracing_core::{Dispatch, Event, Interest, Metadata};
 
 /// Records into Owlet sessions. Made by [`subscriber`](super::subscriber).
 pub struct Subscriber {
-    recorder: Recorder,
+    pub(crate) recorder: Recorder,
     discover: Discover,
 }
 

@@ -121,7 +121,7 @@ impl Drop for Number {
 /// A subscriber around another one. Made by [`tee`](super::tee).
 pub struct Tee<S> {
     inner: S,
-    recorder: Recorder,
+    pub(crate) recorder: Recorder,
     discover: Discover,
     number: Number,
     /// The inner subscriber's hint as of the last rebuild, as in [`rank`].
