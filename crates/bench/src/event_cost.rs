@@ -22,7 +22,7 @@ use crate::harness::step::{self, Counts};
 use crate::harness::worker::Worker;
 use crate::peers::cases::{DISABLED, ONE, THREE, TRACING, TRACING_OFF};
 use crate::peers::lttng::Lttng;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use owlet_ring::Watermark;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -92,10 +92,9 @@ impl Bench {
         let session = Session::new(ring, Duration::from_millis(2))?;
         let mut workers = BTreeMap::new();
         for peer in ["loop", "floor", OWLET, "tracing-fmt"] {
-            match Worker::start(peer, &[session.env()])? {
-                Ok(worker) => drop(workers.insert(peer, worker)),
-                Err(why) => report.say(&format!("peer absent  {peer}: {why}")),
-            }
+            let worker = Worker::start(peer, &[session.env()])?;
+            // These are this program: there is no reason for one to be absent.
+            workers.insert(peer, worker.map_err(|why| anyhow!("{peer}: {why}"))?);
         }
         let lttng = match Lttng::start().unwrap_or_else(|error| Err(format!("{error:#}"))) {
             Ok(lttng) => Some(lttng),

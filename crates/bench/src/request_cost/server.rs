@@ -33,7 +33,8 @@ impl Programs {
 fn build(folder: &Path) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "-p", "owlet-e2e", "-p", "owlet-cli", "--bins"]);
+    command.args(["build", "--quiet", "-p", "owlet-e2e", "--bin", "mini-redis"]);
+    command.args(["-p", "owlet-cli", "--bin", "owlet"]);
     if folder.ends_with("release") {
         command.arg("--release");
     }
