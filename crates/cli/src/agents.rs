@@ -33,8 +33,11 @@ pub(crate) fn of(pids: &[u32]) -> Result<Vec<Client>> {
         if found.iter().any(|client: &Client| client.pid == pid) {
             continue;
         }
-        if let Some(at) = agents.clients.iter().position(|client| client.pid == pid) {
-            found.push(agents.clients.swap_remove(at));
+        let mine = |client: &mut Client| client.pid == pid;
+        let before = found.len();
+        // A process may hold the library several times, each copy with its own trace points.
+        found.extend(agents.clients.extract_if(.., mine));
+        if found.len() > before {
             continue;
         }
         if let Some((_, error)) = agents.troubled.iter().find(|(troubled, _)| *troubled == pid) {
@@ -42,8 +45,8 @@ pub(crate) fn of(pids: &[u32]) -> Result<Vec<Client>> {
         }
         // A process in a container or of another user keeps its sockets elsewhere.
         let mut elsewhere = connect(sockets::elsewhere(pid));
-        if let Some(at) = elsewhere.clients.iter().position(|client| client.pid == pid) {
-            found.push(elsewhere.clients.swap_remove(at));
+        found.extend(elsewhere.clients.extract_if(.., mine));
+        if found.len() > before {
             continue;
         }
         return Err(match elsewhere.troubled.first() {

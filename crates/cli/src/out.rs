@@ -49,3 +49,12 @@ impl Out {
         self.inner.flush().map_err(|e| Failure::stdout(&e))
     }
 }
+
+/// A line on stderr. Nobody is left to tell when stderr is closed.
+macro_rules! note {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+pub(crate) use note;

@@ -29,6 +29,7 @@ fn connection(
     for _ in 0..REQUESTS {
         thread::sleep(next.saturating_duration_since(Instant::now()));
         *next += interval;
+        let _call = tracing::info_span!("call", port = address.port()).entered();
         (&stream).write_all(request(random).as_bytes())?;
         reply.clear();
         if input.read_line(&mut reply)? == 0 {

@@ -1,5 +1,6 @@
 //! The server that `owlet demo` starts: a small key-value store on a loopback port, with clients of
-//! its own, instrumented with Owlet.
+//! its own, instrumented with `tracing` spans
+//! and with trace points of Owlet's own.
 //!
 //! This is code of a traced program. It is a library, and the `owlet` command links it, because
 //! `cargo run --release -- demo` builds the command and nothing else: the command starts itself a
@@ -38,8 +39,8 @@ pub struct Options {
 /// # Errors
 /// When no loopback port can be had, or a thread cannot be started.
 pub fn serve(options: Options) -> io::Result<()> {
-    // The one line that a program adds.
-    let agent = owlet::init();
+    // The one line that a program adds; without `tracing` it is `owlet::init()`.
+    let agent = owlet::tracing::init();
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
     let store = Arc::new(store::Store::default());

@@ -38,6 +38,7 @@ fn serve(stream: &TcpStream, connection: u64, store: &Store) -> io::Result<u64> 
         }
         let begin = Instant::now();
         requests += 1;
+        let span = tracing::debug_span!("request", connection, line = line.trim_end()).entered();
         let (status, mut reply) = answer(line.trim_end(), connection, store);
         owlet::trace!(
             kv::reply,
@@ -46,6 +47,7 @@ fn serve(stream: &TcpStream, connection: u64, store: &Store) -> io::Result<u64> 
             reply.len().try_into().unwrap_or(u32::MAX),
             begin.elapsed().as_nanos().try_into().unwrap_or(u64::MAX)
         );
+        drop(span);
         reply.push(b'\n');
         (&mut &*stream).write_all(&reply)?;
     }

@@ -9,8 +9,18 @@ use clap::CommandFactory as _;
 /// Prints the completion script.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<Exit> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "owlet", &mut script);
+    clap_complete::generate(args.shell, &mut visible(), "owlet", &mut script);
     print(&script)
+}
+
+/// The tree without what is hidden, which the generators would offer.
+fn visible() -> clap::Command {
+    let cli = Cli::command();
+    let shown = cli.get_subcommands().filter(|sub| !sub.is_hide_set()).cloned();
+    clap::Command::new("owlet")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(cli.get_arguments().cloned())
+        .subcommands(shown)
 }
 
 /// Prints one man page for the command and all its subcommands.

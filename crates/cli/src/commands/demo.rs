@@ -19,6 +19,14 @@ const HEAD: usize = 12;
 /// The trace point that is switched on and off meanwhile.
 const TOGGLED: &str = "kv:lookup";
 
+/// A line on stdout, in order with what the steps print. The demonstration goes on without a reader.
+macro_rules! tell {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($arg)*);
+    }};
+}
+
 /// The server, ended when dropped.
 struct Server(Child);
 
@@ -50,8 +58,6 @@ pub(crate) fn run(args: &DemoArgs) -> Result<Exit> {
         OsStr::new("record"),
         OsStr::new("-p"),
         OsStr::new(&pid),
-        OsStr::new("-e"),
-        OsStr::new("kv:*"),
         OsStr::new("-e"),
         OsStr::new(&leave_out),
         OsStr::new("--duration"),
@@ -121,7 +127,7 @@ fn cannot_run(error: &std::io::Error) -> Failure {
 }
 
 fn say(text: &str) {
-    println!("\n{text}");
+    tell!("\n{text}");
 }
 
 /// One step, shown as it would be typed.
@@ -131,7 +137,7 @@ fn command<S: AsRef<OsStr>>(words: &[S]) -> Result<Command> {
         if word.contains(['*', '!', ' ']) { format!("'{word}'") } else { word.into_owned() }
     };
     let line: Vec<_> = words.iter().map(quoted).collect();
-    println!("\n$ owlet {}", line.join(" "));
+    tell!("\n$ owlet {}", line.join(" "));
     let mut command = Command::new(myself()?);
     command.args(words.iter().map(|word| OsString::from(word.as_ref())));
     Ok(command)
@@ -150,9 +156,9 @@ fn head(trace: &Path) -> Result<()> {
         .map_err(|error| cannot_run(&error))?;
     if let Some(stdout) = report.stdout.take() {
         for line in BufReader::new(stdout).lines().take(HEAD).map_while(std::result::Result::ok) {
-            println!("{line}");
+            tell!("{line}");
         }
-        println!("..");
+        tell!("..");
     }
     // Ends by the closed pipe, which is success.
     report.wait().map_err(|error| cannot_run(&error))?;
@@ -177,23 +183,15 @@ fn conclude(dir: &Path, perfetto: &Path) -> Result<Exit> {
     }
     let begin = begin.unwrap_or(0);
     let seconds = |ns: u64| ns.saturating_sub(begin) as f64 / 1e9;
-    println!();
-    println!(
-        "{} in {:.1} s, lost {}",
-        plural(all, "event"),
-        seconds(end),
-        count(trace.lost_total())
-    );
-    println!(
+    tell!();
+    tell!("{} in {:.1} s, lost {}", plural(all, "event"), seconds(end), count(trace.lost_total()));
+    tell!(
         "{TOGGLED} was on from {:.1} s to {:.1} s: {}",
         seconds(on.unwrap_or(begin)),
         seconds(off),
         plural(toggled, "event")
     );
-    println!(
-        "trace directory: {}  (owlet report, owlet stat, babeltrace2, Trace Compass)",
-        show(dir)
-    );
-    println!("Perfetto file:   {}  (open it at https://ui.perfetto.dev)", show(perfetto));
+    tell!("trace directory: {}  (owlet report, owlet stat, babeltrace2, Trace Compass)", show(dir));
+    tell!("Perfetto file:   {}  (open it at https://ui.perfetto.dev)", show(perfetto));
     Ok(Exit::Done)
 }

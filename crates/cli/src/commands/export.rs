@@ -4,6 +4,7 @@ use super::summary::problems;
 use crate::args::ExportArgs;
 use crate::error::{Failure, Result, reason, show};
 use crate::exit::Exit;
+use crate::out::note;
 use crate::recorder::sink::store_failure;
 use crate::text::count;
 use owlet_analyze::Trace;
@@ -52,7 +53,7 @@ pub(crate) fn to_file(trace: &Trace, path: &Path) -> Result<Exit> {
         let _ = std::fs::remove_file(&partial);
     })?;
     let slices = summary.thread_slices + summary.async_slices;
-    eprintln!(
+    note!(
         "wrote {} slices and {} instants to {}; open it at https://ui.perfetto.dev",
         count(slices),
         count(summary.instants),

@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::exit::Exit;
 use crate::names;
-use crate::out::Out;
+use crate::out::{Out, note};
 use crate::text::{command_line, count, escape, program};
 use owlet_wire::control::TracepointInfo;
 use serde_json::json;
@@ -60,7 +60,7 @@ fn processes(json: bool) -> Result<Exit> {
 fn warn(agents: &Agents) {
     for (pid, error) in &agents.troubled {
         let failure = agents::explain(*pid, error);
-        eprintln!("warning: {}", failure.message);
+        note!("warning: {}", failure.message);
     }
 }
 

@@ -5,7 +5,8 @@ use crate::exit::Exit;
 use crate::text::{escape, near, plural};
 use owlet_wire::config::{Rule, glob};
 use owlet_wire::control::TracepointInfo;
-use owlet_wire::schema::Level;
+use owlet_wire::filter::{Filter, Verdict};
+use owlet_wire::schema::{Level, Schema};
 
 /// The rules that patterns of `-e` stand for; `!` in front leaves out.
 pub(crate) fn rules(patterns: &[String]) -> Vec<Rule> {
@@ -57,6 +58,52 @@ pub(crate) fn nothing_selected(
         );
     }
     Some(unmatched(&wanted(rules), points.iter().map(|point| point.name.as_str()), whose))
+}
+
+/// Why no event of the selected trace points could pass the filter, or `None` when one could: most
+/// often a field's name is misspelt.
+pub(crate) fn nothing_passes(
+    rules: &[Rule],
+    filter: &Filter,
+    points: &[TracepointInfo],
+) -> Option<Failure> {
+    let chosen: Vec<_> = points.iter().filter(|point| selects(rules, &point.name)).collect();
+    let mut warnings = Vec::new();
+    for point in &chosen {
+        let bound = filter.bind(&schema(point));
+        if bound.verdict() != Verdict::Never {
+            return None;
+        }
+        warnings.extend(bound.warnings().iter().cloned());
+    }
+    let mut fields: Vec<_> =
+        chosen.iter().flat_map(|point| &point.fields).map(|f| f.name.as_str()).collect();
+    fields.sort_unstable();
+    fields.dedup();
+    fields.truncate(12);
+    let fields: Vec<_> = fields.iter().map(|name| escape(name.as_bytes())).collect();
+    let n = plural(chosen.len() as u64, "trace point");
+    let message = format!("--where can hold for no event of the {n} that would be recorded");
+    let message = match warnings.first() {
+        Some(warning) => format!("{message}: {}", escape(warning.as_bytes())),
+        None => message,
+    };
+    Some(
+        Failure::with(Exit::Nothing, message)
+            .hint(format!("their fields are: {}", fields.join(", "))),
+    )
+}
+
+fn schema(point: &TracepointInfo) -> Schema {
+    Schema {
+        name: point.name.clone(),
+        kind: point.kind,
+        level: point.level,
+        file: point.file.clone(),
+        line: point.line,
+        doc: String::new(),
+        fields: point.fields.clone(),
+    }
 }
 
 /// The failure for patterns that match no name, with the nearest names.

@@ -66,3 +66,21 @@ fn u1_a_program_without_trace_points_says_so() {
     let failure = nothing_selected(&rules(&[]), Level::Trace, &[], "process 1 (x)").unwrap();
     assert_eq!(failure.message, "process 1 (x) has no trace points yet");
 }
+
+#[test]
+fn u1_a_filter_that_can_never_hold_names_the_fields() {
+    use owlet_wire::schema::{Field, Scalar, Type};
+    let mut tick = point("demo:tick", Level::Info);
+    tick.fields = vec![Field { name: "seq".into(), ty: Type::Scalar(Scalar::U64) }];
+    let points = [tick, point("other:event", Level::Info)];
+    let nothing = |text: &str| {
+        let filter = Filter::parse(text).unwrap();
+        nothing_passes(&rules(&["demo:*".into()]), &filter, &points)
+    };
+    assert!(nothing("seq > 5").is_none());
+    let failure = nothing("sqe > 5").unwrap();
+    assert_eq!(failure.exit, Exit::Nothing);
+    let want = "--where can hold for no event of the 1 trace point that would be recorded";
+    assert!(failure.message.starts_with(want), "{}", failure.message);
+    assert_eq!(failure.hint.as_deref(), Some("their fields are: seq"));
+}

@@ -8,9 +8,10 @@ use crate::args::RecordArgs;
 use crate::client::Client;
 use crate::error::{Failure, Result, reason, show};
 use crate::exit::Exit;
+use crate::out::note;
 use crate::recorder::clock::SessionClock;
 use crate::recorder::rendezvous::Rendezvous;
-use crate::recorder::session::{Plan, Session};
+use crate::recorder::session::{Plan, Session, Target};
 use crate::recorder::stop::Stop;
 use crate::recorder::{Parts, Recording};
 use crate::text::{escape, plural};
@@ -49,14 +50,14 @@ fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     before.on = session.targets.iter().map(|target| u64::from(target.matched.enabled)).sum();
     let whose = whose(&args.pids);
     let mut recording = Recording::begin(parts(args, session, clock, rendezvous, &dir, stop))?;
-    eprintln!(
+    note!(
         "recording {} of {whose} into {}; Ctrl-C ends it",
         plural(before.on, "trace point"),
         show(&dir)
     );
-    let end = recording.run(args.duration)?;
+    let end = recording.run(args.duration);
     let (end, _) = recording.end(end);
-    verdict::tell(&recording, end, &before, !args.wait)
+    Ok(verdict::tell(&recording, end, &before, !args.wait))
 }
 
 /// Starts a command and records it from its first event.
@@ -81,12 +82,12 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
             return Err(failure);
         }
     }
-    let end = recording.run(args.duration)?;
+    let end = recording.run(args.duration);
     let (end, child) = recording.end(end);
-    if let Some(mut child) = child {
-        verdict::leave(&mut child, &end);
+    if let Some(child) = &child {
+        verdict::leave(child);
     }
-    verdict::tell(&recording, end, &Before::default(), !args.wait)
+    Ok(verdict::tell(&recording, end, &Before::default(), !args.wait))
 }
 
 /// Checks that something will be recorded, before anything is switched on.
@@ -100,13 +101,17 @@ fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client]) -> Result<Before>
     {
         return Err(failure);
     }
+    if let Some(text) = args.filter.as_ref().filter(|_| !args.wait)
+        && let Some(failure) =
+            patterns::nothing_passes(rules, &super::report::parse(text)?, &points)
+    {
+        return Err(failure);
+    }
     let names: Vec<_> = points.iter().map(|point| point.name.as_str()).collect();
     for rule in rules.iter().filter(|_| !args.wait) {
         if !names.iter().any(|name| owlet_wire::config::glob(&rule.pattern, name)) {
             let pattern = escape(rule.pattern.as_bytes());
-            eprintln!(
-                "warning: no trace point matches '{pattern}' yet; one that appears later will"
-            );
+            note!("warning: no trace point matches '{pattern}' yet; one that appears later will");
         }
     }
     Ok(Before { hits: points.iter().map(|point| point.hits).sum(), ..Before::default() })
@@ -139,7 +144,12 @@ fn parts<'a>(
 ) -> Parts<'a> {
     let words = std::env::args_os().skip(1);
     let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-    let description = format!("owlet {}", words.join(" "));
+    let mut description = format!("owlet {}", words.join(" "));
+    for Target { client, .. } in &session.targets {
+        if client.pid != client.hello.pid {
+            description += &format!("; process {} is {} inside", client.pid, client.hello.pid);
+        }
+    }
     Parts { session, clock, rendezvous, dir, description, stop, progress: args.progress }
 }
 

@@ -3,7 +3,7 @@
 use crate::args::RecoverArgs;
 use crate::error::{Result, show};
 use crate::exit::Exit;
-use crate::out::Out;
+use crate::out::{Out, note};
 use crate::recorder::sink::store_failure;
 use crate::text::{escape, plural};
 
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<Exit> {
     }
     out.finish()?;
     for problem in &recovered.remaining {
-        eprintln!("warning: {}", escape(problem.to_string().as_bytes()));
+        note!("warning: {}", escape(problem.to_string().as_bytes()));
     }
     Ok(if recovered.remaining.is_empty() { Exit::Done } else { Exit::Failure })
 }

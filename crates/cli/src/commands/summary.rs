@@ -1,5 +1,6 @@
 //! What is said on stderr about a trace that is read: problems of its files, and losses.
 
+use crate::out::note;
 use crate::text::{count, escape, plural};
 use owlet_analyze::Trace;
 
@@ -8,17 +9,17 @@ pub(crate) fn problems<'a>(problems: impl Iterator<Item = &'a String>) {
     let mut any = false;
     for problem in problems {
         any = true;
-        eprintln!("warning: {}", escape(problem.as_bytes()));
+        note!("warning: {}", escape(problem.as_bytes()));
     }
     if any {
-        eprintln!("hint: `owlet recover DIR` makes strict readers accept what could be read");
+        note!("hint: `owlet recover DIR` makes strict readers accept what could be read");
     }
 }
 
 /// `lost 17 events (full 12, busy 5)`, when there were any.
 pub(crate) fn tell_losses(trace: &Trace) {
     if trace.lost_total() > 0 {
-        eprintln!("lost {} ({})", plural(trace.lost_total(), "event"), causes(trace));
+        note!("lost {} ({})", plural(trace.lost_total(), "event"), causes(trace));
     }
 }
 

@@ -5,6 +5,7 @@ use crate::args::ToggleArgs;
 use crate::client::{Client, ClientError, Matched};
 use crate::error::{Failure, Result};
 use crate::exit::Exit;
+use crate::out::note;
 use crate::text::plural;
 use owlet_wire::config::Rule;
 use std::thread;
@@ -43,21 +44,23 @@ fn ask(clients: &[Client], rules: &[Rule]) -> Vec<Answer> {
 
 fn tell(args: &ToggleArgs, enable: bool, clients: &[Client], answers: Vec<Answer>) -> Result<Exit> {
     let mut sum = Matched::default();
-    let mut processes = 0;
+    let mut processes = 0_u64;
     let mut refused = false;
     for (client, answer) in clients.iter().zip(answers) {
         match answer {
             Ok(matched) => {
-                processes += u64::from(matched.matched > 0 && matched.sessions > 0);
                 sum.matched += matched.matched;
-                sum.enabled += matched.enabled;
+                if matched.matched > 0 && matched.sessions > 0 {
+                    processes += 1;
+                    sum.enabled += matched.enabled;
+                }
                 sum.sessions += matched.sessions;
             }
             // Ended meanwhile: nothing is left to switch.
             Err(ClientError::Gone) if args.pids.is_empty() => {}
             Err(error) => {
                 refused = true;
-                eprintln!("warning: {}", agents::explain(client.pid, &error).message);
+                note!("warning: {}", agents::explain(client.pid, &error).message);
             }
         }
     }
@@ -78,7 +81,7 @@ fn tell(args: &ToggleArgs, enable: bool, clients: &[Client], answers: Vec<Answer
             "trace points are switched in a running recording: start `owlet record -p PID` first",
         ));
     }
-    eprintln!(
+    note!(
         "{word} {} in {}; {} on now",
         plural(sum.matched.into(), "trace point"),
         plural(processes, "process"),

@@ -1,15 +1,13 @@
 //! What is said when a recording has ended, and with which status.
 
 use crate::agents;
-use crate::error::{Failure, Result, show};
+use crate::error::{Failure, show};
 use crate::exit::Exit;
-use crate::recorder::sink::store_failure;
+use crate::out::note;
 use crate::recorder::{End, Recording};
 use crate::text::{count, plural};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
-use std::thread;
-use std::time::{Duration, Instant};
 
 /// What was known before a recording, for explaining one without events.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,25 +19,20 @@ pub(crate) struct Before {
 }
 
 /// Tells how a recording went. The last line is always the same sentence.
-pub(crate) fn tell(
-    recording: &Recording,
-    end: End,
-    before: &Before,
-    explain: bool,
-) -> Result<Exit> {
+pub(crate) fn tell(recording: &Recording, end: End, before: &Before, explain: bool) -> Exit {
     let sink = &recording.sink;
     match &end {
-        End::Command(status) if !status.success() => eprintln!("the command {}", words(*status)),
-        End::TargetsEnded => eprintln!("every recorded process has ended"),
+        End::Command(status) if !status.success() => note!("the command {}", words(*status)),
+        End::TargetsEnded => note!("every recorded process has ended"),
         _ => {}
     }
     if sink.bad_entries > 0 {
         let n = plural(sink.bad_entries, "description");
-        eprintln!("warning: {n} in the session's log made no sense and were left out");
+        note!("warning: {n} in the session's log made no sense and were left out");
     }
     if sink.corrupt() > 0 {
         let n = plural(sink.corrupt(), "byte");
-        eprintln!("warning: {n} in the rings were no records and were skipped");
+        note!("warning: {n} in the rings were no records and were skipped");
     }
     let mut exit = match &end {
         End::Command(status) => status_exit(*status),
@@ -53,14 +46,13 @@ pub(crate) fn tell(
             exit = Exit::Empty;
         }
     }
-    if let End::Unwritable(error) = end {
-        let failure = store_failure(error);
+    if let End::Failed(failure) = end {
         Failure { message: format!("recording ended early: {}", failure.message), ..failure }
             .report();
         exit = Exit::Failure;
     }
-    eprintln!("recorded {} events, lost {} in {}", sink.events, sink.losses, show(sink.dir()));
-    Ok(exit)
+    note!("recorded {} events, lost {} in {}", sink.events, sink.losses, show(sink.dir()));
+    exit
 }
 
 /// Why there is no event.
@@ -68,13 +60,13 @@ fn nothing(recording: &Recording, before: &Before) {
     let (sink, joined) = (&recording.sink, recording.session.joined as u64);
     let lost = sink.losses.total();
     if lost > 0 {
-        eprintln!("warning: no event was recorded: all {} were lost", count(lost));
-        eprintln!("hint: choose larger rings with --size");
+        note!("warning: no event was recorded: all {} were lost", count(lost));
+        note!("hint: choose larger rings with --size");
         return;
     }
     if joined == 0 && sink.processes == 0 {
-        eprintln!("warning: no event was recorded: no process joined the session");
-        eprintln!(
+        note!("warning: no event was recorded: no process joined the session");
+        note!(
             "hint: the command must call `owlet::init()`; set-user-id programs cannot be recorded"
         );
         return;
@@ -88,12 +80,12 @@ fn nothing(recording: &Recording, before: &Before) {
     let hits = recording.hits.map(|after| after.saturating_sub(before.hits));
     let hits_text =
         hits.map_or_else(|| "hits unknown".to_string(), |hits| format!("hits {}", count(hits)));
-    eprintln!("warning: no event was recorded: {points} on in {processes}, {hits_text}");
+    note!("warning: no event was recorded: {points} on in {processes}, {hits_text}");
     match hits {
         Some(hits) if hits > 0 => {
-            eprintln!("hint: the trace points were hit, but --where let nothing pass")
+            note!("hint: the trace points were hit, but --where let nothing pass")
         }
-        _ => eprintln!(
+        _ => note!(
             "hint: the code at these trace points did not run meanwhile; `owlet list PID` shows all"
         ),
     }
@@ -116,17 +108,7 @@ fn status_exit(status: ExitStatus) -> Exit {
     }
 }
 
-/// A command that outlives its recording goes on: we never kill what we trace. One that is ending
-/// (Ctrl-C reaches it too) gets a moment, so that the prompt comes after its last words.
-pub(crate) fn leave(child: &mut Child, end: &End) {
-    if matches!(end, End::Signal) {
-        let until = Instant::now() + Duration::from_secs(1);
-        while Instant::now() < until {
-            if let Ok(Some(_)) = child.try_wait() {
-                return;
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-    eprintln!("{} goes on without being recorded", agents::describe(child.id()));
+/// A command that outlives its recording goes on: we never kill what we trace.
+pub(crate) fn leave(child: &Child) {
+    note!("{} goes on without being recorded", agents::describe(child.id()));
 }

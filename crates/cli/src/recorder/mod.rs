@@ -28,12 +28,12 @@ use crate::client::ClientError;
 use crate::error::{Failure, Result, reason};
 use clock::SessionClock;
 use owlet_ring::{Notifier, NotifierOptions, RingSet, Waiter, WakeFd, Watermark};
-use owlet_store::{StoreError, TraceMeta};
+use owlet_store::TraceMeta;
 use progress::{Progress, Standing};
 use rendezvous::Rendezvous;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use session::Session;
-use sink::Sink;
+use sink::{Sink, store_failure};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
@@ -47,6 +47,8 @@ const WATERMARK: Watermark = Watermark::percent(25);
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// A process that forks and exits is gone a moment before its child announces itself.
 const LINGER: Duration = Duration::from_millis(300);
+/// A command that ends by the same Ctrl-C is recorded to its end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 const REFINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Why a recording ended.
@@ -60,8 +62,8 @@ pub(crate) enum End {
     TargetsEnded,
     /// The command that was started ended.
     Command(ExitStatus),
-    /// The directory takes no more.
-    Unwritable(StoreError),
+    /// It cannot go on; for example because the directory takes no more.
+    Failed(Failure),
 }
 
 /// A recording under way.
@@ -83,6 +85,8 @@ pub(crate) struct Recording {
     pub(crate) hits: Option<u64>,
     /// Since when no process is left.
     alone: Option<Instant>,
+    /// Since when a signal wants the end.
+    stopping: Option<Instant>,
 }
 
 /// What a [`Recording`] is made of.
@@ -127,6 +131,7 @@ impl Recording {
             refined,
             hits: None,
             alone: None,
+            stopping: None,
         })
     }
 
@@ -137,26 +142,28 @@ impl Recording {
     }
 
     /// Records until something ends it.
-    pub(crate) fn run(&mut self, duration: Option<Duration>) -> Result<End> {
+    pub(crate) fn run(&mut self, duration: Option<Duration>) -> End {
         let deadline = duration.map(|duration| Instant::now() + duration);
         loop {
-            self.sleep(deadline)?;
-            self.wake.rearm();
-            if let Err(error) = self.sink.drain(false) {
-                return Ok(End::Unwritable(error));
+            match self.round(deadline) {
+                Ok(None) => {}
+                Ok(Some(end)) => return end,
+                Err(failure) => return End::Failed(failure),
             }
-            self.meet();
-            if let Some(end) = self.ended(deadline)? {
-                return Ok(end);
-            }
-            if self.refined.elapsed() >= REFINE_EVERY {
-                self.refined = Instant::now();
-                if let Err(error) = self.sink.set_clock(self.clock.refine()) {
-                    return Ok(End::Unwritable(error));
-                }
-            }
-            self.progress.show(&self.standing());
         }
+    }
+
+    fn round(&mut self, deadline: Option<Instant>) -> Result<Option<End>> {
+        self.sleep(deadline)?;
+        self.wake.rearm();
+        self.sink.drain(false).map_err(store_failure)?;
+        self.meet();
+        if self.refined.elapsed() >= REFINE_EVERY {
+            self.refined = Instant::now();
+            self.sink.set_clock(self.clock.refine()).map_err(store_failure)?;
+        }
+        self.progress.show(&self.standing());
+        self.ended(deadline)
     }
 
     /// Ends the session everywhere, drains what is left and ends the directory. The child, if it
@@ -177,9 +184,9 @@ impl Recording {
         failed = failed.or(self.sink.set_clock(self.clock.refine()).err());
         failed = failed.or(self.sink.finish().err());
         if let Some(error) = failed
-            && !matches!(end, End::Unwritable(_))
+            && !matches!(end, End::Failed(_))
         {
-            end = End::Unwritable(error);
+            end = End::Failed(store_failure(error));
         }
         (end, self.child.take())
     }
@@ -235,7 +242,8 @@ impl Recording {
 
     fn ended(&mut self, deadline: Option<Instant>) -> Result<Option<End>> {
         if self.stop.requested() {
-            return Ok(Some(End::Signal));
+            // Ctrl-C reaches the command too: its last events are recorded, if it ends by it.
+            self.stopping.get_or_insert_with(Instant::now);
         }
         if let Some(child) = &mut self.child {
             let status = child.try_wait().map_err(|error| {
@@ -243,8 +251,17 @@ impl Recording {
             })?;
             if let Some(status) = status {
                 self.child = None;
-                return Ok(Some(End::Command(status)));
+                return Ok(Some(if self.stopping.is_some() {
+                    End::Signal
+                } else {
+                    End::Command(status)
+                }));
             }
+            if self.stopping.is_some_and(|since| since.elapsed() >= LAST_WORDS) {
+                return Ok(Some(End::Signal));
+            }
+        } else if self.stopping.is_some() {
+            return Ok(Some(End::Signal));
         } else if self.session.targets.is_empty() {
             if self.alone.get_or_insert_with(Instant::now).elapsed() >= LINGER {
                 return Ok(Some(End::TargetsEnded));

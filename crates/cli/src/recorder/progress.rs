@@ -1,10 +1,11 @@
 //! What a recording shows while it runs: one line that is rewritten on a terminal; nothing
 //! elsewhere, unless asked for, and then one line a second.
 
+use crate::out::note;
 use crate::text::count;
 use crate::units::{clock, rate, size};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 /// How a recording stands.
@@ -75,8 +76,7 @@ impl Progress {
         self.events = standing.events;
         match &self.style {
             Style::Bar(bar) => bar.set_message(line),
-            // Nobody is left to tell when stderr is closed.
-            Style::Lines => drop(writeln!(std::io::stderr(), "{line}")),
+            Style::Lines => note!("{line}"),
             Style::Silent => {}
         }
     }
@@ -84,8 +84,8 @@ impl Progress {
     /// A line that stays, above the one that is rewritten.
     pub(crate) fn note(&self, line: &str) {
         match &self.style {
-            Style::Bar(bar) => bar.suspend(|| eprint_line(line)),
-            Style::Lines | Style::Silent => eprint_line(line),
+            Style::Bar(bar) => bar.suspend(|| note!("{line}")),
+            Style::Lines | Style::Silent => note!("{line}"),
         }
     }
 
@@ -95,9 +95,4 @@ impl Progress {
             bar.finish_and_clear();
         }
     }
-}
-
-fn eprint_line(line: &str) {
-    // Nobody is left to tell when stderr is closed.
-    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -121,6 +121,13 @@ fn u1_patterns_that_match_nothing() {
 }
 
 #[test]
+fn u1_a_filter_on_a_field_that_is_not_there() {
+    let target = Target::start("paced:100");
+    let want = "error: --where can hold for no event of the 2 trace points that would be recorded*\nhint: their fields are: a, note, seq";
+    check(&["record", "-p", &target.pid(), "--where", "sqe > 5"], 3, want);
+}
+
+#[test]
 fn d8_a_stopped_process_is_named_within_a_second() {
     let target = Target::start("idle:60");
     let pid = target.pid();

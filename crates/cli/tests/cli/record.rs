@@ -2,10 +2,11 @@
 
 use crate::common::{Ran, Target, finish, kill, owlet, run};
 use rustix::process::Signal;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStderr, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Records the traced program from its first event.
 fn record_command(dir: &Path, mode: &str, args: &[&str]) -> Ran {
@@ -16,9 +17,32 @@ fn record_command(dir: &Path, mode: &str, args: &[&str]) -> Ran {
     finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
-fn start(dir: &Path, args: &[&str]) -> Child {
+/// Starts a recording and waits until it records.
+fn start(dir: &Path, args: &[&str]) -> Started {
     let mut command = owlet(dir, &[&["record", "-o", "t"], args].concat());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut first = String::new();
+    stderr.read_line(&mut first).unwrap();
+    assert!(first.starts_with("recording "), "{first}");
+    Started { child, stderr, first }
+}
+
+/// A recording under way.
+struct Started {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    first: String,
+}
+
+impl Started {
+    fn finish(mut self) -> Ran {
+        let begin = Instant::now();
+        let mut stderr = self.first;
+        self.stderr.read_to_string(&mut stderr).unwrap();
+        let code = self.child.wait().unwrap().code().unwrap_or(-1);
+        Ran { code, stdout: String::new(), stderr, took: begin.elapsed() }
+    }
 }
 
 /// `seq` of every event of the trace, as `report` tells it.
@@ -99,7 +123,7 @@ fn points_are_switched_while_the_recording_runs() {
         (on.code, on.stderr.trim_end()),
         (0, "enabled 1 trace point in 1 process; 2 on now")
     );
-    let ran = finish(child);
+    let ran = child.finish();
     assert_eq!(ran.code, 0, "{ran:?}");
     let seqs = seqs(dir.path());
     let gaps: Vec<_> = seqs.windows(2).filter(|pair| pair[1] != pair[0] + 1).collect();
@@ -124,8 +148,8 @@ fn signals_end_a_recording_in_order() {
         let target = Target::start("paced:1000");
         let child = start(dir.path(), &["-p", &target.pid()]);
         sleep(Duration::from_millis(600));
-        kill(&child, signal);
-        let ran = finish(child);
+        kill(&child.child, signal);
+        let ran = child.finish();
         let (events, lost) = verdict(&ran);
         assert_eq!((ran.code, lost), (0, 0), "{ran:?}");
         assert_eq!(seqs(dir.path()).len() as u64, events);
@@ -139,7 +163,7 @@ fn the_end_of_the_process_ends_the_recording() {
     let child = start(dir.path(), &["-p", &target.pid()]);
     sleep(Duration::from_millis(600));
     drop(target);
-    let ran = finish(child);
+    let ran = child.finish();
     let (events, lost) = verdict(&ran);
     assert!(ran.code == 0 && lost == 0 && events > 100, "{ran:?}");
     assert!(ran.stderr.contains("every recorded process has ended"), "{ran:?}");
@@ -153,7 +177,7 @@ fn d8_a_process_stopped_meanwhile_holds_nothing_up() {
     let child = start(dir.path(), &["-p", &target.pid(), "--duration", "700ms"]);
     sleep(Duration::from_millis(400));
     target.signal(Signal::STOP);
-    let ran = finish(child);
+    let ran = child.finish();
     target.signal(Signal::CONT);
     assert!(ran.took < Duration::from_secs(2), "{ran:?}");
     assert!(ran.stderr.contains("does not answer: it is stopped"), "{ran:?}");
@@ -170,6 +194,37 @@ fn the_status_of_the_command_is_passed_on() {
 }
 
 #[test]
+fn a_command_that_ends_by_the_same_signal_is_recorded_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = owlet(dir.path(), &["record", "-o", "t", "--"]);
+    command.args(Target::words()).env("OWLET_TEST_TARGET", "paced:1000");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    sleep(Duration::from_millis(600));
+    // Only the recorder gets it: the command goes on, and we must not hang.
+    kill(&child, Signal::INT);
+    sleep(Duration::from_millis(1500));
+    let list = run(dir.path(), &["list", "probe:tick", "--json"]);
+    let point: serde_json::Value =
+        serde_json::from_str(list.stdout.lines().next().unwrap()).unwrap();
+    assert_eq!(point["enabled"], false, "{list:?}");
+    let pid = rustix::process::Pid::from_raw(point["pid"].as_i64().unwrap() as i32).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    let ran = finish(child);
+    assert!(ran.code == 0 && verdict(&ran).1 == 0, "{ran:?}");
+    assert!(ran.stderr.contains("goes on without being recorded"), "{ran:?}");
+}
+
+#[test]
+fn a_reader_of_stderr_that_leaves_stops_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::start("paced:1000");
+    let mut child = start(dir.path(), &["-p", &target.pid(), "--duration", "400ms"]);
+    drop(child.stderr);
+    assert_eq!(child.child.wait().unwrap().code(), Some(0));
+    assert!(!seqs(dir.path()).is_empty());
+}
+
+#[test]
 fn u1_a_recording_without_events_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let target = Target::start("idle:60");
@@ -181,6 +236,7 @@ fn u1_a_recording_without_events_says_why() {
 
     let dir = tempfile::tempdir().unwrap();
     let ran = record_command(dir.path(), "burst:1000", &["--where", "seq > 5000"]);
+    assert!(ran.stderr.contains("warning: no event was recorded: 1 trace point on"), "{ran:?}");
     assert_eq!((ran.code, ran.verdict()), (4, "recorded 0 events, lost 0 in t"), "{ran:?}");
 
     let dir = tempfile::tempdir().unwrap();
