@@ -42,12 +42,22 @@ fn sources() -> Vec<(PathBuf, String)> {
     out
 }
 
-/// Runs `check` on every source file and fails with all that it says.
-fn all_sources(check: impl Fn(&str) -> Vec<String>) {
-    let mut found = Vec::new();
+/// The files of each crate, by the crate's folder.
+fn crates() -> Vec<(String, Vec<String>)> {
+    let mut crates = std::collections::BTreeMap::<String, Vec<String>>::new();
     for (path, text) in sources() {
-        let name = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
-        found.extend(check(&text).into_iter().map(|message| format!("{name}: {message}")));
+        let inside = path.strip_prefix(root().join("crates")).expect("a file of a crate");
+        let folder = inside.components().next().expect("its folder");
+        crates.entry(folder.as_os_str().to_string_lossy().into_owned()).or_default().push(text);
+    }
+    crates.into_iter().collect()
+}
+
+/// Runs `check` on the files of every crate and fails with all that it says.
+fn all_crates(check: impl Fn(&[String]) -> Vec<String>) {
+    let mut found = Vec::new();
+    for (name, files) in crates() {
+        found.extend(check(&files).into_iter().map(|message| format!("{name}: {message}")));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -18,8 +18,12 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "every file is formatted", run: fmt },
     Step { name: "clippy", about: "no lint fires", run: clippy },
     Step { name: "tests", about: "unit, integration and rule tests", run: tests },
+    Step { name: "flags", about: "the same with sites that are a flag and a branch", run: flags },
+    Step { name: "musl", about: "the foundations as a static program without glibc", run: musl },
     Step { name: "doc", about: "doc tests, and docs without a broken link", run: doc },
     Step { name: "loom", about: "every model, and every twin that must fail", run: loom },
+    Step { name: "torture", about: "seconds of what models cannot carry", run: torture },
+    Step { name: "bench", about: "the benchmarks' counts, at their small size", run: bench },
     Step { name: "mutants", about: "every planted fault is caught", run: mutants },
 ];
 
@@ -27,24 +31,64 @@ fn fmt(w: &Workspace) -> Result<()> {
     pass(w.cargo("fmt --all --check"))
 }
 
+/// What the tests run with: everything but the features that take something away (`flag-sites`
+/// removes the one-byte sites) or act by themselves (`auto`).
+const FEATURES: &str = "--features owlet/tracing,owlet/layer,owlet/log";
+
 fn clippy(w: &Workspace) -> Result<()> {
-    pass(w.cargo("clippy --quiet --workspace --all-targets --all-features -- -D warnings"))
+    pass(w.cargo(&format!("clippy --workspace --all-targets {FEATURES} -- -D warnings")))?;
+    pass(w.cargo("clippy -p owlet --all-targets --all-features -- -D warnings"))
+}
+
+/// `cargo nextest run`, or `cargo test` where nextest is absent.
+fn test(w: &Workspace, what: &str) -> Result<()> {
+    let nextest = w.cargo("nextest --version").output().is_ok_and(|o| o.status.success());
+    let runner = if nextest { "nextest run" } else { "test --lib --bins --tests --examples" };
+    pass(w.cargo(&format!("{runner} --release {what}")))
 }
 
 fn tests(w: &Workspace) -> Result<()> {
-    let nextest = w.cargo("nextest --version").output().is_ok_and(|o| o.status.success());
-    if nextest {
-        pass(w.cargo("nextest run --release --workspace --all-features"))
-    } else {
-        pass(w.cargo("test --release --workspace --all-features --lib --bins --tests --examples"))
+    test(w, &format!("--workspace {FEATURES}"))
+}
+
+fn flags(w: &Workspace) -> Result<()> {
+    test(w, "-p owlet --all-features")
+}
+
+fn musl(w: &Workspace) -> Result<()> {
+    let target = "x86_64-unknown-linux-musl";
+    let installed = w.command("rustup").args(["target", "list", "--installed"]).output();
+    let installed = installed.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains(target));
+    if !installed && !w.command("rustup").args(["target", "add", target]).status()?.success() {
+        println!("    skipped: the Rust target {target} cannot be added here");
+        return Ok(());
     }
+    pass(w.cargo(&format!(
+        "test --release --target {target} -p owlet-sys -p owlet-percpu -p owlet-rcu --lib --tests"
+    )))
 }
 
 fn doc(w: &Workspace) -> Result<()> {
-    pass(w.cargo("test --release --workspace --all-features --doc"))?;
-    let mut docs = w.cargo("doc --quiet --workspace --no-deps --all-features");
+    pass(w.cargo(&format!("test --release --workspace {FEATURES} --doc")))?;
+    let mut docs = w.cargo(&format!("doc --workspace --no-deps {FEATURES}"));
     docs.env("RUSTDOCFLAGS", "-D warnings");
     pass(docs)
+}
+
+fn torture(w: &Workspace) -> Result<()> {
+    let srcu = "run --release -p owlet-torture -- srcu --seconds 5";
+    pass(w.cargo(srcu))?;
+    pass(w.cargo(&format!("{srcu} --backend portable")))?;
+    pass(w.cargo(
+        "run --release -p owlet-ring --example ring_torture -- single-event --rounds 1000000",
+    ))
+}
+
+fn bench(w: &Workspace) -> Result<()> {
+    for name in ["getuid-trace", "event-cost"] {
+        pass(w.cargo(&format!("run --release -p owlet-bench -- {name} --small")))?;
+    }
+    Ok(())
 }
 
 /// Packages with models in `tests/loom.rs`.
@@ -68,6 +112,31 @@ struct Mutant {
 }
 
 const MUTANTS: &[Mutant] = &[
+    Mutant {
+        id: "M1",
+        fault: "a grace period drains one rank only",
+        check: "run --release -p owlet-torture -- srcu --seconds 10 --backend portable --no-fork",
+    },
+    Mutant {
+        id: "M2",
+        fault: "locks are summed before unlocks",
+        check: "run --release -p owlet-torture -- srcu --seconds 10 --backend portable --no-fork",
+    },
+    Mutant {
+        id: "M3",
+        fault: "no heavy fence in a grace period",
+        check: "run --release -p owlet-torture -- srcu --seconds 8 --sprint",
+    },
+    Mutant {
+        id: "M19",
+        fault: "a forked child keeps the counts of the parent's other threads",
+        check: "run --release -p owlet-torture -- srcu --seconds 1",
+    },
+    Mutant {
+        id: "M21",
+        fault: "plain and atomic increments share a word",
+        check: "run --release -p owlet-torture -- srcu --seconds 10 --no-fork",
+    },
     Mutant {
         id: "M8",
         fault: "the waiter looks without a barrier on either side",

@@ -327,7 +327,7 @@ fn sequence_reader_without_r2_must_fail() {
 
 /// Two readers on one CPU and two grace periods, so that both ranks are used.
 #[test]
-fn sequence_readers_two_grace_periods() {
+fn sequence_reader_two_grace_periods() {
     explore(2, || {
         let world = World::new(Without::Nothing);
         let readers: Vec<_> = (0..2)
@@ -392,12 +392,12 @@ fn gate(fences: bool) {
 
 /// CB-07's kind: nobody sleeps through the opening.
 #[test]
-fn gate_wakes_every_sleeper() {
+fn gate_sleepers() {
     gate(true);
 }
 
 #[test]
 #[should_panic]
-fn gate_without_fences_must_fail() {
+fn gate_sleepers_without_fences_must_fail() {
     gate(false);
 }

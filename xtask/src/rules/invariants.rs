@@ -1,32 +1,38 @@
-//! A comment that cites `Invariant 3` stands in a file whose header numbers that invariant, as
-//! `Invariant 3` or as item 3 of a list under a heading `Invariants`.
+//! A comment that cites `invariant 3` stands in a crate in which a module's header numbers that
+//! invariant: item 3 of the list under a heading `Invariants`.
 
-use super::{all_sources, split_header};
+use super::{all_crates, split_header};
 use regex::Regex;
 use std::collections::BTreeSet;
 
-fn check(text: &str) -> Vec<String> {
-    let (header, body) = split_header(text);
-    let cite = Regex::new(r"(?i)//[^\n]*\binvariants? (\d+)").expect("a pattern");
-    let item = Regex::new(r"(?m)^//! (\d+)\. ").expect("a pattern");
-    let listed: BTreeSet<String> = match header.find("# Invariants") {
-        Some(at) => item.captures_iter(&header[at..]).map(|c| c[1].to_owned()).collect(),
-        None => BTreeSet::new(),
-    };
-    let cited: BTreeSet<String> = cite.captures_iter(&body).map(|c| c[1].to_owned()).collect();
+fn numbers(pattern: &str, text: &str) -> BTreeSet<String> {
+    let pattern = Regex::new(pattern).expect("a pattern");
+    pattern.captures_iter(text).map(|c| c[1].to_owned()).collect()
+}
+
+fn check(files: &[String]) -> Vec<String> {
+    let mut listed = BTreeSet::new();
+    let mut cited = BTreeSet::new();
+    for text in files {
+        let (header, body) = split_header(text);
+        if let Some(at) = header.find("# Invariants") {
+            listed.extend(numbers(r"(?m)^//! (\d+)\. ", &header[at..]));
+        }
+        cited.extend(numbers(r"(?i)//[^\n]*\binvariants? (\d+)", &body));
+    }
     cited
         .difference(&listed)
-        .map(|number| format!("invariant {number} is cited but not in the header's list"))
+        .map(|number| format!("invariant {number} is cited but in no header's list"))
         .collect()
 }
 
 #[test]
 fn every_cited_invariant_exists() {
-    all_sources(check);
+    all_crates(check);
 }
 
 #[test]
 fn a_missing_invariant_is_found() {
     let text = "//! # Invariants\n//! 1. One.\n\n// SAFETY: invariant 1\n// SAFETY: by invariant 2";
-    assert_eq!(check(text), ["invariant 2 is cited but not in the header's list"]);
+    assert_eq!(check(&[text.to_owned()]), ["invariant 2 is cited but in no header's list"]);
 }
