@@ -265,7 +265,7 @@ fn a_full_disk_ends_the_recording_and_keeps_what_is_written() {
     let mut command = owlet(dir.path(), &args);
     command.args(Target::words()).env("OWLET_TEST_TARGET", "burst:10000000");
     // The limit of a file's size stands in for the disk's. The session's memory is a file, too.
-    let limit = (owlet_percpu::cpus() as u64 * 128 << 10) + (10 << 20);
+    let limit = ((owlet_percpu::cpus() as u64 * 128) << 10) + (10 << 20);
     let limit = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
     let set = move || rustix::process::setrlimit(rustix::process::Resource::Fsize, limit);
     // SAFETY: one system call between fork and exec.
