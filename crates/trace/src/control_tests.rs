@@ -152,6 +152,42 @@ mod sites {
     }
 
     #[test]
+    fn a_refusal_fails_the_session_with_a_hint() {
+        use crate::session::{self, AttachError};
+        use owlet_ring::{Clock, Segment, SegmentOptions};
+        use owlet_wire::config::{Rule, SessionConfig};
+        let _one = one();
+        assert!(!site());
+        let config = SessionConfig {
+            session: 1,
+            rules: vec![Rule { pattern: "unit:site".to_owned(), enable: true }],
+            level: Level::Trace,
+            filter: String::new(),
+            rendezvous: String::new(),
+            recorder_pid: 0,
+        };
+        let options = SegmentOptions {
+            ring_bytes: 1 << 16,
+            cpus: owlet_percpu::cpus(),
+            clock: Clock::Monotonic,
+            log_bytes: 1 << 16,
+            config: config.encode(),
+            deferral_us: 2000,
+        };
+        let segment = Segment::create(&options).unwrap();
+        let fd = || segment.fd().try_clone_to_owned().unwrap();
+        let error = refuse(libc::ENOENT, libc::EACCES, || session::attach(fd())).unwrap_err();
+        assert!(matches!(error, AttachError::Sites(_)));
+        assert!(error.hint().contains("flag-sites") && error.to_string().contains("mprotect"));
+        assert!(!site() && !POINT.core().is_on());
+        assert_eq!(session::count(), 0);
+        // Nothing is left of it: the same session can be joined once writing is allowed.
+        let (id, matched) = session::attach(fd()).unwrap();
+        assert_eq!((matched.enabled, site()), (1, true));
+        assert!(session::detach(id) && !site());
+    }
+
+    #[test]
     fn a_refusal_is_told_and_changes_nothing() {
         let _one = one();
         let (_, probe) = counting();

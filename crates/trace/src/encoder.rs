@@ -5,7 +5,7 @@
 //! live on the stack of the emitting function, so that an event may be emitted from a signal
 //! handler or while the allocator is busy.
 //!
-//! # Rules
+//! # Invariants
 //! 1. `used <= SCRATCH`, and `scratch[..used]` is initialised.
 //! 2. `externals <= PARTS`, and `parts[..externals]` is initialised; their `at` never decreases and
 //!    never exceeds `used`.
@@ -240,14 +240,14 @@ impl<'a> Encoder<'a> {
     #[inline(always)]
     fn scratch(&self) -> &[u8] {
         let init = self.scratch.get(..self.used).unwrap_or_default();
-        // SAFETY: rule 1: every byte before `used` was written by `put` or `copy`.
+        // SAFETY: invariant 1: every byte before `used` was written by `put` or `copy`.
         unsafe { core::slice::from_raw_parts(init.as_ptr().cast::<u8>(), init.len()) }
     }
 
     #[inline(always)]
     fn externals(&self) -> &[External<'a>] {
         let init = self.parts.get(..self.externals).unwrap_or_default();
-        // SAFETY: rule 2: every part before `externals` was written by `raw`.
+        // SAFETY: invariant 2: every part before `externals` was written by `raw`.
         unsafe { core::slice::from_raw_parts(init.as_ptr().cast::<External<'a>>(), init.len()) }
     }
 }

@@ -5,8 +5,8 @@
 //! SRCU domain for all tracepoints, [`PROBES`].
 //!
 //! # Protocol
-//! Emission: read lock -> load the list \[A\] -> call each entry -> read unlock.
-//! Change: control lock -> build the new list -> publish it \[B\] -> chain the old one to `retired`
+//! Emission: read lock -> load the list -> call each entry -> read unlock.
+//! Change: control lock -> build the new list -> publish it -> chain the old one to `retired`
 //! -> switch sites -> control unlock. Wait: take the chain under the control lock -> unlock -> one
 //! grace period of [`PROBES`] for the whole chain -> free it, outside of any lock, so that a probe's
 //! destructor may emit events and change probes.
@@ -20,8 +20,8 @@
 //! # Barriers
 //! | letter | where | pairs with | orders |
 //! |---|---|---|---|
-//! | A | load in [`Slot::read`] | B | the entries' contents before they are used |
-//! | B | swap in [`Slot::publish`] | A | the same |
+//! | `[A]` | load in [`Slot::read`] | `[B]` | the entries' contents before they are used |
+//! | `[B]` | swap in [`Slot::publish`] | `[A]` | the same |
 //!
 //! Reclamation is ordered by the domain's own barriers.
 

@@ -6,6 +6,10 @@
 //! for all sessions. Cost without a probe's own work: two per-CPU increments for the read section,
 //! one for the hit counter, no lock, no allocation, no system call.
 //!
+//! Measured (AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-11-30, thread CPU time, best of 60 runs of 40,000
+//! events into a drained session; `rdtsc` alone took 12.3 ns in the same run): one `u64` field 22.6 ns;
+//! `u64`, `u32` and a text of 12 bytes 26.3 ns.
+//!
 //! # Ownership of a [`Core`]'s fields
 //! | field | written by | read by |
 //! |---|---|---|

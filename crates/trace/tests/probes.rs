@@ -79,9 +79,18 @@ fn under_load(emit: impl Fn() + Sync, work: impl FnOnce()) {
                 }
             });
         }
+        // Also when `work` panics: the threads would keep the test from ending.
+        let _end = Stop(&stop);
         work();
-        stop.store(true, Ordering::Relaxed);
     });
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -232,6 +232,15 @@ fn handler() {
     let _ = hear();
 }
 
+/// Ends the loop of a test's other thread, also when the test fails.
+struct Stop<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn attached(target: &mut Target, wanted: &Wanted) -> (Client, Recorder) {
     target.expect("ready");
     let recorder = Recorder::new(wanted);
@@ -315,8 +324,8 @@ fn f3_nothing_leaks_through_exec() {
                 client.list("*");
             }
         });
+        let _end = Stop(&stop);
         assert_eq!(target.expect("leaked"), "{}");
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(target.end().success());
 }
@@ -402,9 +411,8 @@ fn tp_09_signal_handlers_that_interrupt_emissions_are_recorded_exactly() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        let said = target.expect("handled");
-        stop.store(true, Ordering::Relaxed);
-        said
+        let _end = Stop(&stop);
+        target.expect("handled")
     });
     let (handled, emitted) = said.split_once(' ').unwrap();
     let (handled, emitted): (u64, u64) = (handled.parse().unwrap(), emitted.parse().unwrap());

@@ -254,12 +254,12 @@ fn m5_a_thousand_sessions_leave_nothing_behind() {
     };
     round(&recorder);
     let before = resources();
-    for _ in 0..200 {
+    for _ in 0..1000 {
         round(&recorder);
     }
     assert_eq!(resources(), before);
     recorder.drain();
-    assert_eq!(recorder.events.len(), 201);
+    assert_eq!(recorder.events.len(), 1001);
 }
 
 #[test]
@@ -276,8 +276,7 @@ fn racing_text_and_bytes_are_copied_bounded() {
             let mut n = 0u32;
             while !stop.load(Ordering::Relaxed) {
                 n = n.wrapping_add(1);
-                let at = (n.wrapping_mul(2_654_435_761) >> 8) as usize % 199;
-                text[at].store(if n.is_multiple_of(3) { 0 } else { b'b' }, Ordering::Relaxed);
+                text[150].store(if n.is_multiple_of(2) { 0 } else { b'b' }, Ordering::Relaxed);
             }
         });
         for _ in 0..20_000 {
