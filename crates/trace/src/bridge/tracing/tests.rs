@@ -5,6 +5,7 @@ use super::spans::{New, Spans};
 use super::{Subscriber, Tee};
 use crate::bridge::payload::Payload;
 use crate::bridge::table::{Table, mix};
+use crate::control_tests::one;
 use crate::session::{self, SessionId};
 use owlet_ring::{Clock, Segment, SegmentOptions};
 use owlet_wire::config::{Rule, SessionConfig};
@@ -37,9 +38,9 @@ fn attach(number: u64, pattern: &str) -> SessionId {
 /// Some site; which one does not matter.
 fn any_site() -> &'static Site {
     let span = dispatcher::with_default(&Dispatch::new(super::subscriber()), || {
-        let _id = attach(7000, "unit:any");
+        let id = attach(7000, "unit:any");
         let span = info_span!(target: "unit", "any");
-        session::detach(_id);
+        session::detach(id);
         span
     });
     site::of(span.metadata().unwrap()).unwrap()
@@ -47,6 +48,7 @@ fn any_site() -> &'static Site {
 
 #[test]
 fn a_table_of_spans_grows_and_is_empty_again() {
+    let _one = one();
     let site = any_site();
     let spans = Spans::new();
     let ids = 1..=100_000u64;
@@ -72,6 +74,7 @@ fn a_table_of_spans_grows_and_is_empty_again() {
 
 #[test]
 fn a_span_found_under_fire_is_the_one_that_was_asked_for() {
+    let _one = one();
     let site = any_site();
     let spans = Spans::new();
     std::thread::scope(|scope| {
@@ -145,6 +148,7 @@ fn churn() {
 
 #[test]
 fn no_span_is_left_when_all_handles_are_gone() {
+    let _one = one();
     let id = attach(7001, "unit:ch*");
     let own = Dispatch::new(super::subscriber());
     dispatcher::with_default(&own, churn);
