@@ -2,7 +2,8 @@ use super::*;
 use crate::{Clock, RingSet, SegmentOptions, Waiter, Watermark, Writer};
 use owlet_sys::process;
 use proptest::prelude::*;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -118,32 +119,34 @@ fn k3_times_are_made_to_fit() {
     assert_eq!(out, [record(50, 24, 24), record(50, 24, 24)].concat());
 }
 
+/// Two readers start at once on a full ring, so that one finds its copy taken by the other.
 #[test]
 fn two_readers_get_each_record_once() {
-    let segment = segment();
+    let cpus = owlet_percpu::cpus();
+    let options = SegmentOptions { cpus, ..Default::default() };
+    let segment = Arc::new(Segment::create(&options).expect("a segment"));
     let writer = Writer::new(Arc::clone(&segment)).expect("a writer");
-    let done = AtomicBool::new(false);
-    let (pushed, drained) = thread::scope(|scope| {
-        let read = || {
+    let (pid, tid) = (process::getpid(), process::gettid());
+    for _ in 0..40 {
+        let mut pushed = 0;
+        while writer.push(1, pid, tid, &[&[1; 20]]).is_ok() {
+            pushed += 1;
+        }
+        let start = Barrier::new(2);
+        let read = |cpu: usize| {
+            let _ = process::set_affinity(&[cpu]);
             let reader = Reader::new(Arc::clone(&segment));
             let mut rings: Vec<_> = (0..reader.rings()).filter_map(|i| reader.ring(i)).collect();
-            let mut events = 0;
-            loop {
-                let last = done.load(Ordering::Acquire);
-                events += rings.iter_mut().map(|r| r.drain(&mut Vec::new()).events).sum::<u64>();
-                if last {
-                    return events;
-                }
-            }
+            start.wait();
+            rings.iter_mut().map(|ring| ring.drain(&mut Vec::new()).events).sum::<u64>()
         };
-        let readers = [scope.spawn(read), scope.spawn(read)];
-        let (pid, tid) = (process::getpid(), process::gettid());
-        let pushed = (0..200_000).filter(|_| writer.push(1, pid, tid, &[&[1; 20]]).is_ok()).count();
-        done.store(true, Ordering::Release);
-        let drained = readers.into_iter().map(|reader| reader.join().expect("no panic"));
-        (pushed as u64, drained.sum::<u64>())
-    });
-    assert_eq!(pushed, drained);
+        let drained: u64 = thread::scope(|scope| {
+            let read = &read;
+            let readers = [0, 1].map(|cpu| scope.spawn(move || read(cpu)));
+            readers.into_iter().map(|reader| reader.join().expect("no panic")).sum()
+        });
+        assert_eq!(pushed, drained);
+    }
 }
 
 proptest! {

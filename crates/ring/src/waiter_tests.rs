@@ -79,6 +79,12 @@ impl Rig {
     }
 }
 
+/// Whether something takes less than half the time after which a waiter looks by itself, at least
+/// once: a busy machine makes one try late, but not each.
+fn is_prompt(mut one: impl FnMut() -> Duration) -> bool {
+    (0..8).any(|_| one() < RESCUE / 2)
+}
+
 fn outcome(receive: &mpsc::Receiver<(WaitOutcome, u64)>) -> WaitOutcome {
     receive.recv_timeout(2 * LONG).expect("the waiter ends").0
 }
@@ -192,11 +198,12 @@ fn wk_05_an_event_that_finds_no_room_wakes_too() {
     process::set_affinity(&[0]).expect("CPU 0 exists");
     let rig = Rig::new(1 << 14);
     let end = rig.waiter(RingSet::All, Watermark::FULL, LONG);
-    assert_eq!(rig.push(8000), Ok(()));
+    assert_eq!(rig.push(8192), Ok(()));
     rig.until_armed();
     thread::sleep(Duration::from_millis(5));
     assert!(end.try_recv().is_err());
-    while rig.push(8192) != Err(Loss::Full) {}
+    // The second does not fit, and half the ring is below the watermark.
+    assert_eq!(rig.push(8192), Err(Loss::Full));
     assert_eq!(outcome(&end), WaitOutcome::Ready);
 }
 
@@ -217,34 +224,40 @@ fn wk_05_other_rings_do_not_count() {
 #[test]
 fn wk_06_stop_ends_every_wait_for_good() {
     for notifier in [false, true] {
-        let rig = Rig::new(1 << 16);
-        let _notifier = notifier.then(|| rig.notifier());
-        let ends = [
-            rig.waiter(RingSet::All, Watermark::ANY, LONG),
-            rig.waiter(RingSet::One(0), Watermark::percent(50), LONG),
-            rig.waiter(RingSet::One(1), Watermark::FULL, LONG),
-        ];
-        let start = Instant::now();
-        rig.segment.stop();
-        for end in &ends {
-            assert_eq!(outcome(end), WaitOutcome::Stopped);
-        }
-        assert!(start.elapsed() < LONG / 2);
-        let mut waiter = Waiter::new(Arc::clone(&rig.segment));
-        assert_eq!(waiter.wait(RingSet::All, Watermark::ANY, None), WaitOutcome::Stopped);
-        assert_eq!(
-            waiter.wait_polling(RingSet::All, Watermark::ANY, LONG, None),
-            WaitOutcome::Stopped
-        );
+        let stop = || {
+            let rig = Rig::new(1 << 16);
+            let _notifier = notifier.then(|| rig.notifier());
+            let ends = [
+                rig.waiter(RingSet::All, Watermark::ANY, LONG),
+                rig.waiter(RingSet::One(0), Watermark::percent(50), LONG),
+                rig.waiter(RingSet::One(1), Watermark::FULL, LONG),
+            ];
+            let start = Instant::now();
+            rig.segment.stop();
+            for end in &ends {
+                assert_eq!(outcome(end), WaitOutcome::Stopped);
+            }
+            let elapsed = start.elapsed();
+            let mut waiter = Waiter::new(Arc::clone(&rig.segment));
+            assert_eq!(waiter.wait(RingSet::All, Watermark::ANY, None), WaitOutcome::Stopped);
+            let polled = waiter.wait_polling(RingSet::All, Watermark::ANY, LONG, None);
+            assert_eq!(polled, WaitOutcome::Stopped);
+            elapsed
+        };
+        assert!(is_prompt(stop));
     }
 }
 
 #[test]
 fn wk_06_a_kick_ends_one_wait_and_is_not_missed_between_waits() {
     let rig = Rig::new(1 << 16);
-    let end = rig.waiter(RingSet::All, Watermark::ANY, LONG);
-    rig.segment.kick();
-    assert_eq!(outcome(&end), WaitOutcome::Kicked);
+    assert!(is_prompt(|| {
+        let end = rig.waiter(RingSet::All, Watermark::ANY, LONG);
+        let start = Instant::now();
+        rig.segment.kick();
+        assert_eq!(outcome(&end), WaitOutcome::Kicked);
+        start.elapsed()
+    }));
     let mut waiter = Waiter::new(Arc::clone(&rig.segment));
     rig.segment.kick();
     assert_eq!(rig.push(8), Ok(()));
@@ -353,23 +366,26 @@ fn wk_10_a_dead_notifier_is_found_out() {
 /// A kernel or sandbox without membarrier for the waiter: it does not rely on being woken.
 #[test]
 fn wk_10_a_waiter_without_membarrier_looks_by_itself() {
-    let rig = Rig::new(1 << 16);
-    let (send, receive) = mpsc::channel();
-    let segment = Arc::clone(&rig.segment);
-    thread::spawn(move || {
-        use owlet_sys::fake::{Extent, Scope, fail};
-        let family = owlet_sys::Family::Membarrier;
-        let _plan = fail(family, 1, libc::EPERM, Scope::Thread, Extent::Forever);
-        let mut waiter = Waiter::new(segment);
-        let _ = send.send(waiter.wait(RingSet::All, Watermark::ANY, None));
-    });
-    rig.until_armed();
-    thread::sleep(Duration::from_millis(3));
-    // The commit alone, without the writer's look at `wake_at`: as if the two had missed each other.
-    rig.segment.control(0).expect("in range").commit(32);
-    let start = Instant::now();
-    assert_eq!(receive.recv_timeout(LONG), Ok(WaitOutcome::Ready));
-    assert!(start.elapsed() < RESCUE, "it looks every deferral, not every 100 ms");
+    assert!(is_prompt(|| {
+        let rig = Rig::new(1 << 16);
+        let (send, receive) = mpsc::channel();
+        let segment = Arc::clone(&rig.segment);
+        thread::spawn(move || {
+            use owlet_sys::fake::{Extent, Scope, fail};
+            let family = owlet_sys::Family::Membarrier;
+            let _plan = fail(family, 1, libc::EPERM, Scope::Thread, Extent::Forever);
+            let mut waiter = Waiter::new(segment);
+            let _ = send.send(waiter.wait(RingSet::All, Watermark::ANY, None));
+        });
+        rig.until_armed();
+        thread::sleep(Duration::from_millis(3));
+        // The commit alone, without the writer's look at `wake_at`: as if the two had missed each
+        // other.
+        rig.segment.control(0).expect("in range").commit(32);
+        let start = Instant::now();
+        assert_eq!(receive.recv_timeout(LONG), Ok(WaitOutcome::Ready));
+        start.elapsed()
+    }));
 }
 
 #[test]

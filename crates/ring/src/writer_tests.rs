@@ -159,6 +159,8 @@ fn a_cpu_without_a_ring_uses_the_portable_ones() {
     assert_eq!(push(&writer, 2, &[b"two", b"parts"]), Ok(()));
     let reader = Reader::new(Arc::clone(&segment));
     assert_eq!(reader.ring(0).expect("in range").fill(), 0);
+    let portable = segment.control(1).expect("in range");
+    assert_ne!(portable.last_time.load(Ordering::Relaxed), 0, "its owner wrote it, no section");
     assert_eq!(drain(&segment), [(1, b"one part".to_vec()), (2, b"twoparts".to_vec())]);
 }
 
