@@ -1,12 +1,12 @@
 //! The loops of the measured side.
 
 use super::doorbell::{Doorbell, Page};
+use super::rounds::Pauses;
 use crate::Options;
 use crate::harness::serve::{Case, keep, warm_up};
 use crate::harness::session::{Session, join};
 use crate::harness::worker::Worker;
 use anyhow::{Result, anyhow};
-use std::arch::x86_64::_rdtsc;
 use std::sync::atomic::Ordering;
 
 /// A way of waking the reader.
@@ -115,18 +115,16 @@ fn traced(
     })
 }
 
-/// One event, then silence until the reader has noticed, then a pause of random length, so that the
-/// next event meets the reader at every point of its way to sleep.
+/// One event, then silence until the reader has noticed, then a pause.
 fn rounds(
     name: &'static str,
     page: &'static Page,
     wake: impl Fn(&Page) + Send + Sync + 'static,
 ) -> Case {
     Case::new(name, move |n| {
-        let mut random = 1_u64;
+        let mut pauses = Pauses::new(1);
         for _ in 0..n {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            pause(random >> 50);
+            pauses.pause();
             let round = page.begin_round();
             owlet::trace!(getuid_call::enter, round);
             page.done.0.store(round, Ordering::Release);
@@ -134,14 +132,6 @@ fn rounds(
             page.await_noticed(round);
         }
     })
-}
-
-/// Spins for so many ticks of the clock.
-fn pause(ticks: u64) {
-    // SAFETY: every x86-64 has a time stamp counter.
-    let now = || unsafe { _rdtsc() };
-    let start = now();
-    while now().wrapping_sub(start) < ticks {}
 }
 
 fn getuid() -> u64 {
