@@ -557,25 +557,30 @@ fn toggling_under_fire_loses_nothing_that_was_on_all_the_time() {
     assert_eq!(steady.recorder.events.len() as u64, emitted.load(Ordering::Relaxed));
 }
 
-/// A6: many threads reach a call site for the first time at once, while it is on.
+/// A6: many threads reach call sites for the first time at once, while they are on.
 #[test]
 fn a6_first_events_at_a_barrier_are_all_recorded() {
     let _one = global();
+    macro_rules! sites { ($($n:literal)*) => { [$(|n: u64| info!(name: $n, target: "barrier", n)),*] } }
+    let sites: [fn(u64); 12] = sites!["0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "a" "b"];
     let mut session = Session::new(&[("barrier:*", true)]);
     let barrier = std::sync::Barrier::new(32);
     std::thread::scope(|scope| {
         for n in 0..32u64 {
             let barrier = &barrier;
             scope.spawn(move || {
-                barrier.wait();
-                info!(target: "barrier", n);
+                for site in sites {
+                    barrier.wait();
+                    site(n);
+                }
             });
         }
     });
     session.end();
     let mut seen: Vec<_> = session.recorder.events.iter().map(|event| event.number("n")).collect();
     seen.sort_unstable();
-    assert_eq!(seen, (0..32).collect::<Vec<_>>());
+    let expected: Vec<_> = (0..32).flat_map(|n| [n; 12]).collect();
+    assert_eq!(seen, expected);
 }
 
 /// U3: switched on while call sites are being reached for the first time.

@@ -44,7 +44,7 @@ where
 
 impl<S> Filter<S> for Switch {
     fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        site::find(metadata).is_some_and(site::Site::is_on)
+        site::asked(metadata).is_some_and(site::Site::is_on)
     }
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {

@@ -79,9 +79,19 @@ fn key(identifier: &Identifier) -> usize {
     core::ptr::from_ref(identifier.0).cast::<()>().addr()
 }
 
+/// The call site of this metadata, for one who asks whether it is on.
+///
+/// While a thread registers a call site, others that reach it are told to ask: what the first one has
+/// not done yet is done here, or they would be told that it is off.
+pub(crate) fn asked(metadata: &Metadata<'_>) -> Option<&'static Site> {
+    let Some(site) = find(metadata) else { return of_slow(metadata.callsite().0.metadata()) };
+    site.ensure();
+    Some(site)
+}
+
 /// The call site of this metadata if it is known.
 #[inline]
-pub(crate) fn find(metadata: &Metadata<'_>) -> Option<&'static Site> {
+fn find(metadata: &Metadata<'_>) -> Option<&'static Site> {
     let key = key(&metadata.callsite());
     SITES.find(mix(key as u64), |site| site.key == key)
 }

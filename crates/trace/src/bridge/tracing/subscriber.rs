@@ -51,7 +51,7 @@ impl tracing_core::Subscriber for Subscriber {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        site::find(metadata).is_some_and(site::Site::is_on)
+        site::asked(metadata).is_some_and(site::Site::is_on)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {

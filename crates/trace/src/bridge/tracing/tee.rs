@@ -256,7 +256,7 @@ impl<S: tracing_core::Subscriber> tracing_core::Subscriber for Tee<S> {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        let Some(site) = site::find(metadata) else { return self.ask(metadata) };
+        let Some(site) = site::asked(metadata) else { return self.ask(metadata) };
         let inside = match site.want(self.number.0) {
             Want::Never => false,
             Want::Always => true,
