@@ -257,7 +257,7 @@ impl Bench {
         }
         for case in [ONE, THREE, TRACING] {
             let Some(counts) = self.net_counts(OWLET, case) else { continue };
-            report.gate(&format!("{case}: locked instructions"), counts.locked, 0.0);
+            report.gate_locked(&format!("{case}: locked instructions"), counts.locked);
             report.gate(&format!("{case}: system calls"), counts.syscalls, 0.0);
         }
         let targets = [(DISABLED, 0.3), (ONE, 35.0), (THREE, 45.0), (TRACING, 150.0)];

@@ -101,7 +101,6 @@ pub(crate) fn run(options: &Options, report: &mut Report) -> Result<()> {
     let counts = counts::all(options, report)?;
     let lost = rounds::all(options, report)?;
     let mut bench = Bench::new(options, calls)?;
-    report.parameter("backend", &bench.backend);
     bench.warm(rings(options), report)?;
     for _ in 0..options.reps() {
         for case in CASES {
@@ -126,7 +125,6 @@ struct Bench {
     session: Option<Session>,
     doorbell: Doorbell,
     workers: Vec<Worker>,
-    backend: String,
     calls: u64,
     events: u64,
     read: u64,
@@ -141,12 +139,10 @@ impl Bench {
         let doorbell = Doorbell::new()?;
         let workers = (0..MOST).map(|_| variants::worker(&session, &doorbell));
         let workers = workers.collect::<Result<Vec<_>>>()?;
-        let backend = format!("{:?} ({})", owlet_percpu::backend(), owlet_percpu::backend_why());
         Ok(Self {
             session: Some(session),
             doorbell,
             workers,
-            backend,
             calls,
             events: 0,
             read: 0,
@@ -284,7 +280,7 @@ impl Bench {
         if let Some(count) = counts.get(&Variant::Deferred) {
             report.gate("deferred: system calls in all events", count.all_syscalls as f64, 0.0);
             report.gate("deferred: locks an event", count.locks, 0.0);
-            report.gate("deferred: locked instructions an event", count.locked, 0.0);
+            report.gate_locked("deferred: locked instructions an event", count.locked);
         }
         if let Some(rounds) = lost.get(&Variant::Deferred) {
             report.gate("deferred: lost wakeups", rounds.lost as f64, 0.0);

@@ -7,6 +7,7 @@ use super::inner;
 use super::machine::{self, Machine};
 use crate::Options;
 use anyhow::{Context, Result};
+use owlet_percpu::Backend;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -56,6 +57,8 @@ impl Report {
         if options.scale != 1.0 {
             report.parameter("scale", &format!("{} of the usual length", options.scale));
         }
+        let backend = format!("{:?} ({})", owlet_percpu::backend(), owlet_percpu::backend_why());
+        report.parameter("backend", &backend);
         report.hash.add(name);
         report
     }
@@ -104,6 +107,17 @@ impl Report {
         self.hash.add(&format!("{what} {within}"));
         let verdict = if within { "ok" } else { "FAILED" };
         self.say(&format!("count        {what}: {value} (at most {most}) {verdict}"));
+    }
+
+    /// Locked instructions an event: none where per-CPU words are changed by restartable sequences;
+    /// the portable backend cannot do without, and is not judged.
+    pub(crate) fn gate_locked(&mut self, what: &str, value: f64) {
+        match owlet_percpu::backend() {
+            Backend::Rseq => self.gate(what, value, 0.0),
+            Backend::Portable => {
+                self.say(&format!("count        {what}: {value} (not gated: portable backend)"));
+            }
+        }
     }
 
     /// A time with a bound; said, never gating. `most` may be an upper bound of a cost or, given
