@@ -152,8 +152,10 @@ fn a_long_message_is_cut_and_marked() {
 }
 
 #[test]
-fn threads_that_reach_a_call_site_at_once_lose_nothing() {
+fn threads_that_reach_call_sites_at_once_lose_nothing() {
     let _one = installed();
+    macro_rules! sites { ($($n:literal)*) => { [$(|n: u64| debug!(target: concat!("at_once:", $n), "{n}")),*] } }
+    let sites: [fn(u64); 12] = sites!["0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "a" "b"];
     let mut session = Session::new(&[("at_once:*", true)]);
     let sum = AtomicU64::new(0);
     let barrier = std::sync::Barrier::new(16);
@@ -161,14 +163,16 @@ fn threads_that_reach_a_call_site_at_once_lose_nothing() {
         for n in 1..=16u64 {
             let (sum, barrier) = (&sum, &barrier);
             scope.spawn(move || {
-                barrier.wait();
-                debug!(target: "at_once", "{n}");
-                sum.fetch_add(n, Ordering::Relaxed);
+                for site in sites {
+                    barrier.wait();
+                    site(n);
+                    sum.fetch_add(n, Ordering::Relaxed);
+                }
             });
         }
     });
     session.end();
     let seen: u64 =
         session.recorder.events.iter().map(|e| e.value("message").parse::<u64>().unwrap()).sum();
-    assert_eq!((session.recorder.events.len(), seen), (16, sum.load(Ordering::Relaxed)));
+    assert_eq!((session.recorder.events.len(), seen), (16 * 12, sum.load(Ordering::Relaxed)));
 }

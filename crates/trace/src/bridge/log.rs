@@ -278,7 +278,14 @@ fn hash(record: &Record<'_>) -> u64 {
 #[inline]
 fn site(record: &Record<'_>) -> Option<&'static Site> {
     let hash = hash(record);
-    SITES.find(hash, |site| site.is_of(record)).or_else(|| site_slow(hash, record))
+    match SITES.find(hash, |site| site.is_of(record)) {
+        Some(site) => {
+            // Whoever put it in may not have come further yet.
+            site.point.ensure();
+            Some(site)
+        }
+        None => site_slow(hash, record),
+    }
 }
 
 #[cold]
