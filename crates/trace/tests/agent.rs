@@ -304,6 +304,8 @@ fn hostile_and_slow_clients_block_nobody() {
     let list = frame::to_vec(&Request::List { pattern: "*".to_owned() }).unwrap();
     let _ = (&greedy).write(&list.repeat(20_000)).unwrap();
     held.push(greedy);
+    // Until nothing more fits what the greedy one does not read.
+    std::thread::sleep(Duration::from_millis(300));
     let start = Instant::now();
     let client = Client::connect(target.pid());
     assert_eq!(client.list("*").len(), 1);

@@ -216,9 +216,12 @@ impl Agent {
             let events = if conn.is_sending() { libc::POLLOUT } else { libc::POLLIN };
             entry(conn.stream.as_raw_fd(), events)
         }));
-        let timeout = self.timeout().map_or(-1, |wait| {
-            i32::try_from(wait.as_millis().saturating_add(1)).unwrap_or(i32::MAX)
-        });
+        let timeout = match self.timeout() {
+            None => -1,
+            Some(Duration::ZERO) => 0,
+            // Rounded up: not to wake before it is time.
+            Some(wait) => i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX),
+        };
         // SAFETY: `fds` is as long as said.
         let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
         if n < 0 {
