@@ -24,7 +24,7 @@
 //!               | 128 tail u64                                                  |
 //!               | 256 lost [u64; 16], by cause                                  |
 //!               | 384 owner u64 (portable)                                      |
-//!               | control block of ring 1, ..., ring 2 * cpus - 1               |
+//!               | control block of ring 1, 2, ..                                |
 //!   config off  +---------------------------------------------------------------+
 //!               | config bytes, padded to a page                                |
 //!      log off  +---------------------------------------------------------------+
@@ -34,9 +34,10 @@
 //!        total  +---------------------------------------------------------------+
 //! ```
 //!
-//! Rings 0 to cpus - 1 belong to processes with restartable sequences, one per CPU. Rings cpus to
-//! 2 * cpus - 1 are the portable ones. The two kinds of writers never share a word but `lost`,
-//! which both change by locked adds, and the header's.
+//! Rings 0 to cpus - 1 belong to processes with restartable sequences, one per CPU. Those behind
+//! are the portable ones: one per CPU and at least [`PORTABLE_MIN`], since a writer preempted in
+//! the middle keeps its ring. The two kinds of writers never share a word but `lost`, which both
+//! change by locked adds, and the header's.
 //!
 //! Who may change what:
 //!
@@ -129,6 +130,8 @@ pub(crate) const MAX_RECORD: usize = 64 << 10;
 pub(crate) const PAGE: usize = 4096;
 /// Most CPUs a segment may have.
 pub(crate) const MAX_CPUS: usize = 8192;
+/// Least number of portable rings.
+pub(crate) const PORTABLE_MIN: usize = 4;
 /// Largest ring.
 pub(crate) const MAX_RING: usize = 1 << 30;
 /// Largest log and largest config.
@@ -176,9 +179,14 @@ impl Geometry {
         Ok(())
     }
 
+    /// Number of portable rings.
+    pub(crate) fn portable(&self) -> usize {
+        self.cpus.max(PORTABLE_MIN)
+    }
+
     /// Number of rings of both kinds.
     pub(crate) fn rings(&self) -> usize {
-        2 * self.cpus
+        self.cpus + self.portable()
     }
 
     pub(crate) fn config_off(&self) -> usize {

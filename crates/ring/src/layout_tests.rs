@@ -25,10 +25,10 @@ fn round_trip() {
 fn c2_version_1_is_these_bytes() {
     let g = geometry();
     assert_eq!(VERSION, 1);
-    assert_eq!((g.config_off(), g.log_off(), g.data_off(), g.total()), (8192, 12288, 16384, 65536));
+    assert_eq!((g.config_off(), g.log_off(), g.data_off(), g.total()), (8192, 12288, 16384, 73728));
     let mut want = Vec::new();
     want.extend(b"OWLETSEG\x01\0\0\0\0\x10\0\0");
-    for word in [65536_u64, 3, 8192, 8192, 5, 12288, 4096, 16384] {
+    for word in [73728_u64, 3, 8192, 8192, 5, 12288, 4096, 16384] {
         want.extend(word.to_le_bytes());
     }
     want.extend([0xd0, 7, 0, 0, 24, 0, 0, 0]);

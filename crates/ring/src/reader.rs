@@ -58,7 +58,7 @@ impl Reader {
         Self { segment }
     }
 
-    /// Number of rings: one per CPU, and as many portable ones behind them.
+    /// Number of rings: one per CPU, and the portable ones behind them (as many, but at least 4).
     #[must_use]
     pub fn rings(&self) -> usize {
         self.segment.geometry().rings()

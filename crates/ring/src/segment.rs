@@ -41,7 +41,8 @@ pub enum Clock {
 pub struct SegmentOptions {
     /// Data bytes of each ring; rounded up to a power of two of at least a page.
     pub ring_bytes: usize,
-    /// Possible CPUs; there are this many rseq rings and as many portable ones.
+    /// Possible CPUs; there are this many rseq rings and as many portable ones, but at least 4.
+    /// The portable ones take memory only when the first process needs them.
     pub cpus: usize,
     /// What an event's time counts.
     pub clock: Clock,

@@ -71,7 +71,7 @@ impl Writer {
             segment.populate(0, cpus);
         } else {
             segment.reserve_portable()?;
-            segment.populate(cpus, cpus);
+            segment.populate(cpus, segment.geometry().portable());
         }
         let fenced = !owlet_percpu::fence::register_global();
         if fenced {
@@ -236,11 +236,11 @@ impl Writer {
             return Err(Loss::Full);
         }
         let tag = u64::from(self.namespace(pid)) << 32 | u64::from(tid.max(1));
-        let cpus = self.rings.cpus;
+        let (cpus, portable) = (self.rings.cpus, self.segment.geometry().portable());
         let first = owlet_percpu::current_cpu();
         let mut loss = Loss::Busy;
-        for turn in 0..cpus {
-            let index = cpus + (first + turn) % cpus;
+        for turn in 0..portable {
+            let index = cpus + (first + turn) % portable;
             let offset = layout::CONTROLS + index * layout::CONTROL_LEN;
             let control = self.segment.control_at(offset);
             match control.lock(tag) {
