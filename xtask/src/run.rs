@@ -38,6 +38,11 @@ impl Workspace {
         command
     }
 
+    /// A target folder of its own for builds with other flags.
+    pub(crate) fn target(&self, name: &str) -> PathBuf {
+        self.root.join("target").join(name)
+    }
+
     /// `cargo` that compiles the workspace's own crates, and no dependency, with one more
     /// `--cfg`.
     ///
@@ -45,7 +50,7 @@ impl Workspace {
     /// touches only our own; its path names the flag, so that cargo keeps the builds apart.
     pub(crate) fn cargo_with_cfg(&self, cfg: &str, args: &str) -> Result<Command> {
         use std::os::unix::fs::PermissionsExt;
-        let target = self.root.join("target").join("cfg");
+        let target = self.target("cfg");
         std::fs::create_dir_all(&target).with_context(|| format!("create {}", target.display()))?;
         let name: String =
             cfg.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();

@@ -96,7 +96,10 @@ const LOOM: &[&str] = &["owlet-rcu", "owlet-ring"];
 
 fn loom(w: &Workspace) -> Result<()> {
     for package in LOOM {
-        pass(w.cargo_with_cfg("loom", &format!("test --release -p {package} --test loom"))?)?;
+        // For all crates: cargo itself must see the flag to bring loom in.
+        let mut models = w.cargo(&format!("test --release -p {package} --test loom"));
+        models.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", w.target("loom"));
+        pass(models)?;
     }
     Ok(())
 }

@@ -33,7 +33,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("listening on {}", listener.local_addr()?);
     let mut stop = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     axum::serve(listener, app)
-        .with_graceful_shutdown(async move { drop(stop.recv().await) })
+        .with_graceful_shutdown(async move {
+            stop.recv().await;
+        })
         .await?;
     println!("served {}", SERVED.load(Ordering::Relaxed));
     Ok(())

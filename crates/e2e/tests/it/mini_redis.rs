@@ -18,8 +18,7 @@ fn start(args: &[&str]) -> Result<(Program, String)> {
 fn drive(port: &str) -> Result<()> {
     let output = Command::new("redis-benchmark")
         .args(["-h", "127.0.0.1", "-p", port, "-c", "8", "-q", "-n", &REQUESTS.to_string()])
-        .args(["set", "key:__rand_int__", "some value"])
-        .args(["-r", "1000"])
+        .args(["-r", "1000", "set", "key:__rand_int__", "some value"])
         .output()?;
     anyhow::ensure!(output.status.success(), "redis-benchmark: {}", output.status);
     Ok(())

@@ -25,7 +25,8 @@ fn a_web_server_under_wrk_is_counted_exactly() -> Result<()> {
 
     let stat = recorded.stat()?;
     for name in ["web:request", "web:response"] {
-        let row = stat["by_event"].as_array().context("by_event")?.iter().find(|e| e["name"] == name);
+        let row =
+            stat["by_event"].as_array().context("by_event")?.iter().find(|e| e["name"] == name);
         assert_eq!(row.context("a row")?["count"], served, "{name}: {stat}");
     }
     assert!(served > 1000, "wrk reached it: {served}");
