@@ -109,9 +109,11 @@ unsafe fn spawn_raw(argument: *mut libc::c_void) -> Result<(), i32> {
     unsafe { libc::sigfillset(&raw mut all) };
     // SAFETY: both sets are ours; a thread inherits the mask of its creator.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old) };
-    let mut thread: libc::pthread_t = 0;
-    // SAFETY: `entry` takes over `argument`, as the caller promises it can.
-    let errno = unsafe { libc::pthread_create(&raw mut thread, &raw const attr, entry, argument) };
+    let mut thread = core::mem::MaybeUninit::<libc::pthread_t>::uninit();
+    // SAFETY: `entry` takes over `argument`, as the caller promises it can; `thread` is room for an
+    // answer that nobody reads.
+    let errno =
+        unsafe { libc::pthread_create(thread.as_mut_ptr(), &raw const attr, entry, argument) };
     // SAFETY: `old` was filled above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, core::ptr::null_mut()) };
     // SAFETY: `attr` is initialised and not used after this.
