@@ -1,4 +1,5 @@
-//! Probe lists: TP-01 to TP-06, TP-08, TP-13, TP-14, D2. See also `src/control_tests.rs`.
+//! Probe lists: TP-01, TP-03 to TP-08, TP-13, TP-14, D2. See also `src/control_tests.rs` and
+//! `batch.rs`.
 
 use owlet::{Probe, RegisterError, SynchronizeError, UnregisterError};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -9,7 +10,6 @@ owlet::tracepoint! {
     /// Each test has its own, for they run at the same time.
     pub mod tp {
         freed(value: u64);
-        batch_a(); batch_b(); batch_c();
         transitions(n: u64);
         after();
         order();
@@ -113,35 +113,6 @@ fn tp_01_after_unregister_the_probe_never_runs_and_its_data_goes() {
             }
         },
     );
-}
-
-#[test]
-fn tp_02_one_wait_covers_many_unregistrations() {
-    let probe = probe0(|| {});
-    let points = [&tp::batch_a::TRACEPOINT, &tp::batch_b::TRACEPOINT, &tp::batch_c::TRACEPOINT];
-    let alive: Vec<_> = (0..60)
-        .map(|n| {
-            let held = Arc::new(n);
-            let inner = Arc::clone(&held);
-            let probe = probe0(move || assert!(*inner < 60));
-            points[n % 3].register(&probe, 0).unwrap();
-            (held, probe, points[n % 3])
-        })
-        .collect();
-    points[0].register(&probe, 0).unwrap();
-    let before = owlet::grace_periods();
-    for (_, probe, point) in &alive {
-        point.unregister_async(probe).unwrap();
-    }
-    assert_eq!(owlet::grace_periods().calls, before.calls, "an unregistration waited");
-    owlet::synchronize().unwrap();
-    // Other tests wait as well: at least one, and nowhere near sixty, are ours.
-    assert!(owlet::grace_periods().calls > before.calls);
-    for (held, probe, _) in alive {
-        drop(probe);
-        assert!(is_last(&held), "a list is still there");
-    }
-    points[0].unregister(&probe).unwrap();
 }
 
 #[test]
