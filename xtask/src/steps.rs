@@ -43,7 +43,11 @@ fn clippy(w: &Workspace) -> Result<()> {
 /// `cargo nextest run`, or `cargo test` where nextest is absent.
 fn test(w: &Workspace, what: &str) -> Result<()> {
     let nextest = w.cargo("nextest --version").output().is_ok_and(|o| o.status.success());
-    let runner = if nextest { "nextest run" } else { "test --lib --bins --tests --examples" };
+    let runner = if nextest {
+        "nextest run --no-fail-fast"
+    } else {
+        "test --no-fail-fast --lib --bins --tests --examples"
+    };
     pass(w.cargo(&format!("{runner} --release {what}")))
 }
 

@@ -2,7 +2,7 @@
 //! redis-benchmark drives it.
 
 use anyhow::{Context, Result};
-use owlet_e2e::{Program, Recorded, Recording, babeltrace, have, stdout};
+use owlet_e2e::{Program, Recorded, Recording, babeltrace, have};
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -27,8 +27,9 @@ fn drive(port: &str) -> Result<()> {
 fn counts(recorded: &Recorded) -> Result<BTreeMap<String, u64>> {
     let mut counts = BTreeMap::new();
     for event in recorded.events()? {
-        let name = event["event"].as_str().context("a name")?.to_owned();
-        *counts.entry(name).or_default() += 1;
+        let (name, kind) = (event["event"].as_str(), event["kind"].as_str());
+        let key = format!("{} {}", name.context("a name")?, kind.context("a kind")?);
+        *counts.entry(key).or_default() += 1;
     }
     Ok(counts)
 }
@@ -56,7 +57,14 @@ fn every_request_is_there_and_nothing_else() -> Result<()> {
     assert!(counts.keys().all(|name| name.starts_with("mini_redis::cmd::set")), "{counts:?}");
     let events: u64 = counts.iter().filter(|(name, _)| name.contains(".rs:")).map(|(_, n)| n).sum();
     assert_eq!(events, REQUESTS, "one debug! a request: {counts:?}");
-    assert_eq!(of(":apply"), REQUESTS, "one new span a request: {counts:?}");
+    assert_eq!(of(":apply span_new"), REQUESTS, "a span a request: {counts:?}");
+    assert_eq!(of(":apply span_close"), REQUESTS, "which ends: {counts:?}");
+    assert_eq!(
+        of(":apply span_enter"),
+        of(":apply span_exit"),
+        "and is left when entered: {counts:?}"
+    );
+    assert!(of(":apply span_enter") >= REQUESTS, "{counts:?}");
 
     if have("babeltrace2", "babeltrace2") {
         let lines = babeltrace(&recorded.path())?;
@@ -102,7 +110,12 @@ fn statistics_and_export_of_a_recording() -> Result<()> {
         .with_context(|| format!("a span apply in {stat}"))?;
     assert_eq!(apply["ended"], REQUESTS);
     let file = recorded.path().with_file_name("perfetto");
-    stdout(owlet_e2e::owlet()?.args(["export", "--perfetto"]).arg(&file).arg(recorded.path()))?;
+    let export = owlet_e2e::owlet()?
+        .args(["export", "--perfetto"])
+        .arg(&file)
+        .arg(recorded.path())
+        .output()?;
+    anyhow::ensure!(export.status.success(), "export: {}", export.status);
     assert!(std::fs::metadata(&file)?.len() > REQUESTS * 10);
     Ok(())
 }
