@@ -18,7 +18,7 @@
 //! The fields that a span record's kind prescribes (`span`, `parent`, `duration_ns`, `follows`) stand
 //! beside `kind`; the program's own are in `fields`, a repeated name as `name#2`. `lost_before` and
 //! `"malformed":true` appear only when there is something to say. Characters that
-//! [`escape::is_unsafe`](crate::escape::is_unsafe) names are written as `\uNNNN`.
+//! [`crate::escape::is_unsafe`] names are written as `\uNNNN`.
 
 use crate::escape;
 use crate::event::{Event, Field};
