@@ -55,6 +55,8 @@ pub(super) fn start() -> Result<(), InitError> {
     let mut shared = GATE.lock();
     shared.dir.clone_from(&dir);
     let listener = socket::listen(&dir)?;
+    // Here and not in the thread: the program may exit before the thread runs.
+    exit::set(&listener.path);
     shared.opened(&listener.socket);
     let path = listener.path.clone();
     shared.running = true;
@@ -167,11 +169,11 @@ impl Agent {
             Some(listener) => listener,
             None => {
                 let listener = socket::listen(&shared.dir).ok()?;
+                exit::set(&listener.path);
                 shared.opened(&listener.socket);
                 listener
             }
         };
-        exit::set(&listener.path);
         socket::clean(&shared.dir);
         drop(shared);
         let mut agent = Self {
