@@ -187,6 +187,18 @@ impl Control {
     }
 }
 
+/// What a list shows as one: the tracepoints of one call site (the kinds of a span, the typed variants
+/// of an event) have one name and place.
+pub(crate) fn line(core: &Core) -> (&'static str, &'static str, u32) {
+    (core.desc.name, core.desc.file, core.desc.line)
+}
+
+/// How many lines a list of these has.
+pub(crate) fn lines<'c>(points: impl Iterator<Item = &'c Core>) -> u32 {
+    let lines: BTreeSet<_> = points.map(line).collect();
+    u32::try_from(lines.len()).unwrap_or(u32::MAX)
+}
+
 /// Attaches one entry and switches its sites on if it is the first.
 pub(crate) fn register(core: &'static Core, entry: Entry) -> Result<(), RegisterError> {
     let mut control = lock().ok_or(RegisterError::InsideHook)?;

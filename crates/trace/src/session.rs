@@ -43,7 +43,8 @@ pub struct SessionId {
     serial: u32,
 }
 
-/// What a request to a session came to.
+/// What a request to a session came to. Tracepoints are counted as a list shows them: those of one call
+/// site are one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matched {
     /// Tracepoints that one of the rules matched.
@@ -495,15 +496,18 @@ fn withdraw(control: &mut Control, attached: &Attached) -> Change {
 }
 
 fn outcome(control: &Control, rules: &[Rule], own: Option<&Attached>, sessions: u32) -> Matched {
-    let named = |core: &&&Core| rules.iter().any(|rule| glob(&rule.pattern, core.desc.name));
+    let points = || control.points.iter().copied();
+    let named = |core: &&Core| rules.iter().any(|rule| glob(&rule.pattern, core.desc.name));
     let enabled = match own {
-        Some(attached) => attached.sinks.values().filter(|sink| sink.on).count(),
-        None => control.points.iter().filter(|core| core.is_on()).count(),
+        Some(attached) => {
+            control::lines(attached.sinks.values().filter(|sink| sink.on).map(|sink| sink.core))
+        }
+        None => control::lines(points().filter(|core| core.is_on())),
     };
     Matched {
-        matched: control.points.iter().filter(named).count() as u32,
-        enabled: enabled as u32,
-        known: control.points.len() as u32,
+        matched: control::lines(points().filter(named)),
+        enabled,
+        known: control::lines(points()),
         sessions,
     }
 }

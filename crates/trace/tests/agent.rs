@@ -5,8 +5,9 @@ mod common;
 mod proc;
 
 use common::{Client, Recorder, Wanted, matched, socket_of};
+use owlet::registry::{self, DynTracepoint};
 use owlet_wire::control::{MAGIC, Reply, Request};
-use owlet_wire::schema::Level;
+use owlet_wire::schema::{Kind, Level, SchemaRef};
 use owlet_wire::{WIRE_VERSION, frame};
 use proc::{Target, eventually, hear, say};
 use std::io::{Read, Write};
@@ -24,6 +25,16 @@ owlet::tracepoint! {
     }
 }
 
+const BRIDGED: SchemaRef<'static> = SchemaRef {
+    name: "",
+    kind: Kind::Event,
+    level: Level::Info,
+    file: "bridged.rs",
+    line: 0,
+    doc: "",
+    fields: &[],
+};
+
 traced_program!(child);
 
 fn child(mode: &str) {
@@ -39,6 +50,22 @@ fn child(mode: &str) {
                 (1..=n).for_each(|seq| owlet::trace!(app::step, seq, "note"));
                 say("done");
             }
+        }
+        // What a bridge makes: several records of one place.
+        "bridged" => {
+            for (name, line, kind) in [
+                ("bridged:span", 1, Kind::SpanNew),
+                ("bridged:span", 1, Kind::SpanEnter),
+                ("bridged:span", 1, Kind::SpanExit),
+                ("bridged:span", 1, Kind::SpanClose),
+                ("bridged:span", 2, Kind::SpanNew),
+                ("bridged:event", 3, Kind::Event),
+            ] {
+                let place = SchemaRef { name, kind, line, ..BRIDGED };
+                assert!(registry::add(Box::leak(Box::new(DynTracepoint::new(place)))));
+            }
+            say("ready");
+            while hear().is_some() {}
         }
         "busy" => {
             say("ready");
@@ -97,6 +124,25 @@ fn list_tells_everything_and_the_hello_who_answers() {
     assert_eq!((step.doc.as_str(), step.fields.len()), ("One step.", 2));
     assert!(client.list("nothing*").is_empty());
     assert_eq!(matched(&client.control(&[("*", true)])), (1, 0, 1, 0), "no session to switch");
+    drop(client);
+    assert!(target.end().success());
+}
+
+#[test]
+fn replies_count_what_a_list_shows() {
+    let mut target = Target::start("bridged");
+    target.expect("ready");
+    let recorder = Recorder::new(&Wanted { rules: Vec::new(), ..Wanted::default() });
+    let client = Client::connect(target.pid());
+    let lines = |pattern| client.list(pattern).len() as u32;
+    assert_eq!((lines("bridged:span"), lines("bridged:*"), lines("*")), (2, 3, 4));
+    assert_eq!(client.hello.tracepoints, 4);
+    client.attach(&recorder);
+    assert_eq!(matched(&client.control(&[("bridged:*", true)])), (3, 3, 4, 1));
+    assert_eq!(matched(&client.control(&[("bridged:event", false)])), (1, 2, 4, 1));
+    // From a connection without a session: what is on in any.
+    let watcher = Client::connect(target.pid());
+    assert_eq!(matched(&watcher.control(&[("app:*", true)])), (1, 3, 4, 1));
     drop(client);
     assert!(target.end().success());
 }

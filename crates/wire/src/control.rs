@@ -49,7 +49,8 @@ pub enum Reply {
     Hello(Hello),
     /// Answer to [`Request::List`].
     Tracepoints(Vec<TracepointInfo>),
-    /// Answer to [`Request::Attach`] and [`Request::Control`].
+    /// Answer to [`Request::Attach`] and [`Request::Control`]. Tracepoints are counted as
+    /// [`Reply::Tracepoints`] shows them: those of one call site are one.
     Matched {
         /// Tracepoints that one of the rules matched.
         matched: u32,

@@ -53,7 +53,7 @@ fn hello(conn: &mut Conn, wire_version: u32) -> Reply {
     }
     conn.state = State::Open;
     let (tracepoints, busy) = match control::lock() {
-        Some(control) => (control.points.len(), control.busy_sites),
+        Some(control) => (control::lines(control.points.iter().copied()), control.busy_sites),
         None => (0, 0),
     };
     Reply::Hello(Hello {
@@ -69,7 +69,7 @@ fn hello(conn: &mut Conn, wire_version: u32) -> Reply {
         },
         backend_why: owlet_percpu::backend_why().to_owned(),
         site: sites(busy),
-        tracepoints: u32::try_from(tracepoints).unwrap_or(u32::MAX),
+        tracepoints,
         sessions: u32::try_from(session::count()).unwrap_or(u32::MAX),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
@@ -125,9 +125,8 @@ fn reply(outcome: Matched) -> Reply {
 
 /// All tracepoints of that pattern, by name and place.
 ///
-/// The tracepoints of one bridged call site (the kinds of a span, the typed variants of an event) have
-/// one name and place and are one line: the first one's kind, everybody's hits, and the fields of the
-/// newest variant of that kind.
+/// The tracepoints of one bridged call site are one [`line`](control::line): the first one's kind,
+/// everybody's hits, and the fields of the newest variant of that kind.
 fn list(pattern: &str) -> Vec<TracepointInfo> {
     let Some(control) = control::lock() else { return Vec::new() };
     let mut found: Vec<_> = control
