@@ -12,6 +12,8 @@
 //! | `sink`, [`session`] | recording into a segment |
 //! | [`registry`] | tracepoints made at run time, for bridges |
 //! | `agent` | the thread that answers the `owlet` command |
+// Under loom only the protocols are compiled, by the models themselves.
+#![cfg(not(loom))]
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)

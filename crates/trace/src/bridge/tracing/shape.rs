@@ -9,15 +9,11 @@
 //!
 //! Base and variants have one name, level and place, so the sessions' rules treat them alike.
 //!
-//! # Barriers
-//! | letter | where | pairs with | orders |
-//! |---|---|---|---|
-//! | [A] | publish a variant | [B] | its contents before it can be found |
-//! | [B] | find a variant | [A] | the same |
+//! Variants are found and published as the entries of a bucket of `table` are, by its code.
 
 use crate::bridge::payload::{CAPACITY, FIELDS, Payload, SIGNED, Signature, Tag};
 use crate::bridge::point::{Place, Point, leading};
-use crate::sync::atomic::{AtomicPtr, Ordering};
+use crate::bridge::table::{Place as At, Ways, find_or_insert_slow};
 use owlet_wire::schema::{DynTag, FieldRef, Kind, TypeRef};
 
 /// Typed variants of one call site and kind.
@@ -38,7 +34,7 @@ pub(crate) struct Shape {
     place: Place,
     /// Names of the declared fields, at most [`FIELDS`].
     names: &'static [&'static str],
-    variants: [AtomicPtr<Variant>; VARIANTS],
+    variants: Ways<Variant, VARIANTS>,
 }
 
 impl Shape {
@@ -51,7 +47,7 @@ impl Shape {
             kind,
             place,
             names,
-            variants: [const { AtomicPtr::new(core::ptr::null_mut()) }; VARIANTS],
+            variants: Ways::new(),
         }
     }
 
@@ -74,49 +70,27 @@ impl Shape {
 
     #[inline]
     fn variant(&'static self, signature: Signature) -> Option<&'static Point> {
-        for slot in &self.variants {
-            // [B] Acquire: pairs with [A]; without it: a half-written description.
-            // SAFETY: the pointer is null or a leaked `Variant`.
-            match unsafe { slot.load(Ordering::Acquire).as_ref() } {
-                Some(variant) if variant.signature == signature => return Some(&variant.point),
-                Some(_) => {}
-                None => return self.variant_slow(signature),
-            }
+        match self.variants.search(&|variant| variant.signature == signature) {
+            At::Found(variant) => Some(&variant.point),
+            At::Gap(_) => self.variant_slow(signature),
+            At::Full => None,
         }
-        None
     }
 
     /// Makes a variant, once for each combination of types.
     #[cold]
     fn variant_slow(&'static self, signature: Signature) -> Option<&'static Point> {
-        let typed = self.names.iter().take(SIGNED).enumerate().filter_map(|(index, name)| {
-            let bits = (signature >> (4 * index)) as u8 & 0xf;
-            Some(FieldRef { name, ty: Tag::from_bits(bits)?.ty() })
-        });
-        let fields: Vec<_> = leading(self.kind).iter().copied().chain(typed).collect();
-        let point = Point::with_fields(&self.place, self.kind, fields.leak());
-        let new = Box::into_raw(Box::new(Variant { signature, point }));
-        for slot in &self.variants {
-            // [A] Release on success: pairs with [B]. [B] Acquire on failure: somebody else's variant.
-            let found = slot.compare_exchange(
-                core::ptr::null_mut(),
-                new,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            );
-            // SAFETY: published variants are never freed; ours is published when `found` is Ok.
-            let variant = unsafe { &*found.map_or_else(|theirs| theirs, |_| new) };
-            if variant.signature == signature {
-                if found.is_err() {
-                    // SAFETY: ours was not published: nobody else has it.
-                    drop(unsafe { Box::from_raw(new) });
-                }
-                return Some(&variant.point);
-            }
-        }
-        // SAFETY: as above.
-        drop(unsafe { Box::from_raw(new) });
-        None
+        let make = || {
+            let typed = self.names.iter().take(SIGNED).enumerate().filter_map(|(index, name)| {
+                let bits = (signature >> (4 * index)) as u8 & 0xf;
+                Some(FieldRef { name, ty: Tag::from_bits(bits)?.ty() })
+            });
+            let fields: Vec<_> = leading(self.kind).iter().copied().chain(typed).collect();
+            let point = Point::with_fields(&self.place, self.kind, fields.leak());
+            Variant { signature, point }
+        };
+        let same = |variant: &Variant| variant.signature == signature;
+        find_or_insert_slow(|| self.variants.search(&same), make).map(|variant| &variant.point)
     }
 
     /// Records one event with a tag before each value, in declared order.

@@ -22,27 +22,42 @@
 //!
 //! # Barriers
 //! A state is read like a seqlock whose sequence is the key: an id that was forged, or used after
-//! its span closed, is found missing instead of read in halves.
+//! its span closed, is found missing instead of read in halves. An id may be used again at once, and
+//! then the key does not tell: so the span's number is a second sequence, inside the first. (Spans that
+//! are not recorded have none: two of them with one id are not told apart.)
 //!
 //! | letter | where | pairs with | orders |
 //! |---|---|---|---|
-//! | [A] | key becomes the id | [B] | the state before the id can be found |
-//! | [B] | key is looked at | [A] | the same |
+//! | [A] | key becomes the id | [B] | the number before the id can be found to be still there |
+//! | [B] | key is looked at again | [A] | the same |
 //! | [C] | fence between `BUSY` and the state | [D] | nobody reads the new state under the old id |
 //! | [D] | fence between the state and looking at the key again | [C] | the same |
 //! | [E] | a level is published | [F] | its contents before it can be found |
 //! | [F] | a level is looked at | [E] | the same |
 //! | [G] | a reference goes | [G] | what other owners did before the span is closed |
+//! | [H] | key becomes 0 | [I] | what all owners did before another span has the way |
+//! | [I] | key becomes `BUSY` | [H] | the same |
+//! | [J] | the number is written, last | [K] | the other words before the number that is theirs |
+//! | [K] | the number is read, first | [J] | the same |
+//!
+//! # Proof
+//! `tests/loom.rs` runs this code: a way is used again, for another id and for the same one, under
+//! the eyes of one who looks for both spans; two insert into a table without a level; two owners go,
+//! and the last one makes room for a new span. Its twins take one letter away.
 
 use super::site::Site;
 use crate::bridge::table::mix;
-use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, nulls};
+use crate::sync::letter::{fence, order};
 use core::ptr;
 
-const WAYS: usize = 8;
+/// A model has as few of everything as show it all.
+const WAYS: usize = if cfg!(loom) { 1 } else { 8 };
 /// Levels at most: 512, 4 Ki, 32 Ki, 256 Ki, 2 Mi, 16 Mi spans.
-const LEVELS: usize = 6;
-const FIRST_BUCKETS: usize = 64;
+const LEVELS: usize = if cfg!(loom) { 2 } else { 6 };
+const FIRST_BUCKETS: usize = if cfg!(loom) { 1 } else { 64 };
+/// A level has eight times the buckets of the one before.
+const GROWTH_BITS: usize = if cfg!(loom) { 0 } else { 3 };
 const FREE: u64 = 0;
 const BUSY: u64 = u64::MAX;
 
@@ -94,8 +109,14 @@ pub(crate) struct Spans {
 }
 
 impl Spans {
+    #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Self { levels: [const { AtomicPtr::new(ptr::null_mut()) }; LEVELS] }
+        Self { levels: nulls() }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self { levels: nulls() }
     }
 
     /// The span with this id. Wait-free: one cache line a level, and the state.
@@ -107,8 +128,8 @@ impl Spans {
         }
         let hash = mix(id);
         for (level, buckets) in self.levels.iter().enumerate() {
-            // [F] Acquire: pairs with [E].
-            let start = buckets.load(Ordering::Acquire);
+            // [F] Acquire: pairs with [E]; without it: a level's keys before they are free.
+            let start = buckets.load(order('F', Ordering::Acquire));
             if start.is_null() {
                 return None;
             }
@@ -116,8 +137,8 @@ impl Spans {
             let buckets = unsafe { core::slice::from_raw_parts(start, buckets_in(level)) };
             let Some(bucket) = buckets.get(bucket_of(hash, level)) else { continue };
             for (key, state) in bucket.keys.0.iter().zip(&bucket.states) {
-                // [B] Acquire: pairs with [A]; without it: the state of the span before.
-                if key.load(Ordering::Acquire) == id {
+                // Relaxed: what is read now counts if the key is the same at [B].
+                if key.load(Ordering::Relaxed) == id {
                     return Known::read(key, state, id);
                 }
             }
@@ -133,7 +154,7 @@ impl Spans {
         let hash = mix(id);
         for (level, buckets) in self.levels.iter().enumerate() {
             // [F] Acquire: pairs with [E].
-            let mut start = buckets.load(Ordering::Acquire);
+            let mut start = buckets.load(order('F', Ordering::Acquire));
             if start.is_null() {
                 let Some(grown) = self.grow_slow(level) else { return false };
                 start = grown;
@@ -142,18 +163,19 @@ impl Spans {
             let buckets = unsafe { core::slice::from_raw_parts(start, buckets_in(level)) };
             let Some(bucket) = buckets.get(bucket_of(hash, level)) else { continue };
             for (key, state) in bucket.keys.0.iter().zip(&bucket.states) {
-                let free = key.load(Ordering::Relaxed) == FREE;
-                if free
-                    && key
-                        .compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed)
-                        .is_ok()
-                {
+                if key.load(Ordering::Relaxed) != FREE {
+                    continue;
+                }
+                // [I] Acquire: pairs with [H]; without it: what the owners before did to the state
+                // comes after what we do.
+                let acquire = order('I', Ordering::Acquire);
+                if key.compare_exchange(FREE, BUSY, acquire, Ordering::Relaxed).is_ok() {
                     // [C] Release fence: pairs with [D]; without it: a reader that found the old
                     // id reads the new state and does not notice.
-                    fence(Ordering::Release);
+                    fence('C', Ordering::Release);
                     state.write(new);
                     // [A] Release: pairs with [B].
-                    key.store(id, Ordering::Release);
+                    key.store(id, order('A', Ordering::Release));
                     return true;
                 }
             }
@@ -181,34 +203,34 @@ impl Spans {
     #[cold]
     fn grow_slow(&self, level: usize) -> Option<*mut Bucket> {
         let slot = self.levels.get(level)?;
-        let layout = layout(level)?;
-        // SAFETY: the layout is not of size zero. Zeroed memory is a valid array of buckets: free
-        // keys, and states of integers and null pointers.
-        let fresh = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<Bucket>();
-        if fresh.is_null() {
-            return None;
-        }
+        let fresh = allocate(level)?;
         // [E] Release on success: pairs with [F]. [F] Acquire on failure.
-        match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
+        match slot.compare_exchange(
+            ptr::null_mut(),
+            fresh,
+            order('E', Ordering::Release),
+            order('F', Ordering::Acquire),
+        ) {
             Ok(_) => Some(fresh),
             Err(theirs) => {
-                // SAFETY: allocated above with this layout, and not published.
-                unsafe { std::alloc::dealloc(fresh.cast(), layout) };
+                // SAFETY: allocated above, and not published.
+                unsafe { free(fresh, level) };
                 Some(theirs)
             }
         }
     }
 }
 
+// A model leaves its levels behind: its threads end in the middle when it fails.
+#[cfg(not(loom))]
 impl Drop for Spans {
     fn drop(&mut self) {
         for (level, slot) in self.levels.iter_mut().enumerate() {
-            if let Some(layout) = layout(level)
-                && !slot.get_mut().is_null()
-            {
-                // SAFETY: `grow_slow` allocated it with this layout, and nobody has it any more:
-                // we are borrowed uniquely.
-                unsafe { std::alloc::dealloc(slot.get_mut().cast(), layout) };
+            let start = *slot.get_mut();
+            if !start.is_null() {
+                // SAFETY: `grow_slow` allocated it for this level, and nobody has it any more: we are
+                // borrowed uniquely.
+                unsafe { free(start, level) };
             }
         }
     }
@@ -217,13 +239,18 @@ impl Drop for Spans {
 impl<'t> Known<'t> {
     #[inline]
     fn read(key: &'t AtomicU64, state: &'t State, id: u64) -> Option<Self> {
-        let span = state.span.load(Ordering::Relaxed);
+        // [K] Acquire: pairs with [J]; without it: a new number and the words before.
+        let span = state.span.load(order('K', Ordering::Acquire));
         let since = state.since.load(Ordering::Relaxed);
         let site = state.site.load(Ordering::Relaxed);
         let flags = state.flags.load(Ordering::Relaxed);
         // [D] Acquire fence: pairs with [C].
-        fence(Ordering::Acquire);
-        if key.load(Ordering::Relaxed) != id {
+        fence('D', Ordering::Acquire);
+        // [B] Acquire: pairs with [A]; without it: the same id is there for another span, whose
+        // number we do not see yet.
+        let same = key.load(order('B', Ordering::Acquire)) == id
+            && state.span.load(Ordering::Relaxed) == span;
+        if !same {
             return None;
         }
         // SAFETY: written together with the id that is still there, from a `&'static Site`.
@@ -240,7 +267,7 @@ impl<'t> Known<'t> {
     #[must_use]
     pub(crate) fn release(&self) -> bool {
         // [G] Release and Acquire: pairs with itself; the last owner comes after all others.
-        self.state.references.fetch_sub(1, Ordering::AcqRel) == 1
+        self.state.references.fetch_sub(1, order('G', Ordering::AcqRel)) == 1
     }
 
     /// Whether it is still there, and not another span of the same id.
@@ -251,22 +278,24 @@ impl<'t> Known<'t> {
 
     /// Takes the span out. Its id may be used again when this returns.
     pub(crate) fn remove(&self) {
-        self.key.store(FREE, Ordering::Release);
+        // [H] Release: pairs with [I]; all owners are before it by [G].
+        self.key.store(FREE, order('H', Ordering::Release));
     }
 }
 
 impl State {
     fn write(&self, new: &New) {
-        self.span.store(new.span, Ordering::Relaxed);
         self.since.store(new.since, Ordering::Relaxed);
         self.site.store(ptr::from_ref(new.site).cast_mut(), Ordering::Relaxed);
         self.references.store(1, Ordering::Relaxed);
         self.flags.store(new.flags, Ordering::Relaxed);
+        // [J] Release: pairs with [K]; the number is the last word to be written, the first to be read.
+        self.span.store(new.span, order('J', Ordering::Release));
     }
 }
 
 const fn buckets_in(level: usize) -> usize {
-    FIRST_BUCKETS << (3 * level)
+    FIRST_BUCKETS << (GROWTH_BITS * level)
 }
 
 #[inline]
@@ -274,6 +303,52 @@ fn bucket_of(hash: u64, level: usize) -> usize {
     (hash >> 32) as usize & (buckets_in(level) - 1)
 }
 
+#[cfg(not(loom))]
 fn layout(level: usize) -> Option<std::alloc::Layout> {
     std::alloc::Layout::array::<Bucket>(buckets_in(level)).ok()
+}
+
+/// The buckets of a level, all free; `None` without memory.
+#[cfg(not(loom))]
+fn allocate(level: usize) -> Option<*mut Bucket> {
+    // SAFETY: the layout is not of size zero. Zeroed memory is a valid array of buckets: free keys,
+    // and states of integers and null pointers.
+    let fresh = unsafe { std::alloc::alloc_zeroed(layout(level)?) }.cast::<Bucket>();
+    (!fresh.is_null()).then_some(fresh)
+}
+
+/// # Safety
+/// `start` is what [`allocate`] returned for that level, and nobody uses it any more.
+#[cfg(not(loom))]
+unsafe fn free(start: *mut Bucket, level: usize) {
+    if let Some(layout) = layout(level) {
+        // SAFETY: allocated with this layout, says the caller.
+        unsafe { std::alloc::dealloc(start.cast(), layout) };
+    }
+}
+
+/// Loom's atomics are more than their words.
+#[cfg(loom)]
+fn allocate(level: usize) -> Option<*mut Bucket> {
+    let state = |_| State {
+        span: AtomicU64::new(0),
+        since: AtomicU64::new(0),
+        site: AtomicPtr::new(ptr::null_mut()),
+        references: AtomicU32::new(0),
+        flags: AtomicU32::new(0),
+    };
+    let bucket = |_| Bucket {
+        keys: Keys(core::array::from_fn(|_| AtomicU64::new(FREE))),
+        states: core::array::from_fn(state),
+    };
+    let fresh: Box<[Bucket]> = (0..buckets_in(level)).map(bucket).collect();
+    Some(Box::into_raw(fresh).cast())
+}
+
+/// # Safety
+/// As above.
+#[cfg(loom)]
+unsafe fn free(start: *mut Bucket, level: usize) {
+    // SAFETY: a box of as many buckets.
+    drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, buckets_in(level))) });
 }

@@ -32,6 +32,12 @@
 //! It is asked once for each event. `enabled` leaves its answer in a thread-local note, which the event
 //! that follows takes; an event without a note (interest changed in between, or other events
 //! happened while its arguments were evaluated) asks again.
+//!
+//! # Barriers
+//! | letter | where | pairs with | orders |
+//! |---|---|---|---|
+//! | [A] | a number is taken | [B] | the answers kept under it are forgotten before new ones are kept |
+//! | [B] | a number is given back | [A] | the same |
 
 use super::recorder::{Recorder, next_span};
 use super::site::{self, Site, TEES, Want};
@@ -95,7 +101,7 @@ impl Number {
             if free >= TEES {
                 return Self(TEES);
             }
-            // Acquire: pairs with the Release in `drop`; the last one's answers are forgotten.
+            // [A] Acquire: pairs with [B]; without it: the last one's answers are taken for ours.
             match NUMBERS.compare_exchange(
                 used,
                 used | 1 << free,
@@ -113,6 +119,7 @@ impl Drop for Number {
     fn drop(&mut self) {
         if self.0 < TEES {
             site::forget(self.0);
+            // [B] Release: pairs with [A].
             NUMBERS.fetch_and(!(1 << self.0), Ordering::Release);
         }
     }
