@@ -96,7 +96,7 @@ fn bench(w: &Workspace) -> Result<()> {
 }
 
 /// Packages with models in `tests/loom.rs`.
-const LOOM: &[&str] = &["owlet-rcu", "owlet-ring"];
+const LOOM: &[&str] = &["owlet-rcu", "owlet-ring", "owlet"];
 
 fn loom(w: &Workspace) -> Result<()> {
     for package in LOOM {
