@@ -56,7 +56,8 @@ fn tests(w: &Workspace) -> Result<()> {
 }
 
 fn flags(w: &Workspace) -> Result<()> {
-    test(w, "-p owlet --all-features")
+    test(w, "-p owlet --features flag-sites,tracing,layer,log")?;
+    test(w, "-p owlet --features auto --test auto")
 }
 
 fn musl(w: &Workspace) -> Result<()> {

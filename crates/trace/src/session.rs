@@ -1,6 +1,6 @@
 //! Sessions: who records this process, which tracepoints, and into which segment.
 //!
-//! A session has a slot (an index below [`SESSIONS`](crate::context::SESSIONS), reused) and a serial
+//! A session has a slot (an index below `SESSIONS`, reused) and a serial
 //! (never reused): a thread remembers per slot which serial has its record.
 //!
 //! # Order at attach
