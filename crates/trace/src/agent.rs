@@ -30,21 +30,22 @@ mod serve;
 mod socket;
 mod thread;
 
-use crate::session::{self, AttachError};
+use crate::session;
 use crate::site;
 use crate::sync::ForkMutex;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
-/// Why the process cannot be attached to from outside, or did not join the session it inherited. The
-/// program can go on, and its own probes work.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why the process cannot be attached to from outside. The program can go on, and its own probes
+/// work.
+///
+/// `Debug` prints what `Display` does: it is what a `main` that returns the error shows.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InitError {
-    /// `OWLET_DISABLE` is set to something else than `0`.
-    Disabled,
     /// The socket could not be made.
     Socket {
         /// Where.
@@ -54,30 +55,32 @@ pub enum InitError {
     },
     /// The thread could not be started, with its error number.
     Thread(i32),
-    /// The session named by `OWLET_SESSION` could not be joined. The agent runs.
-    Session {
-        /// What the variable says.
-        path: String,
-        /// Why.
-        message: String,
-        /// What to do, or empty.
-        hint: String,
-    },
 }
 
 impl fmt::Display for InitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |errno: &i32| std::io::Error::from_raw_os_error(*errno);
         match self {
-            Self::Disabled => f.write_str("the owlet agent is switched off by OWLET_DISABLE"),
-            Self::Socket { path, errno } => {
-                write!(f, "cannot make the owlet agent's socket in {path}: {}", text(errno))
-            }
-            Self::Thread(errno) => write!(f, "cannot start the owlet agent: {}", text(errno)),
-            Self::Session { path, message, .. } => {
-                write!(f, "cannot join the owlet session at {path}: {message}")
-            }
+            Self::Socket { path, errno } => write!(
+                f,
+                "cannot make the owlet agent's socket in {path}: {}\n\
+                 hint: that must be a directory of this user's which nobody else can write to; \
+                 XDG_RUNTIME_DIR chooses another place",
+                text(errno)
+            ),
+            Self::Thread(errno) => write!(
+                f,
+                "cannot start the owlet agent's thread: {}\n\
+                 hint: this user or container may have all the threads it is allowed",
+                text(errno)
+            ),
         }
+    }
+}
+
+impl fmt::Debug for InitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -90,12 +93,15 @@ static INIT: ForkMutex<Option<Result<(), InitError>>> = ForkMutex::new(None);
 /// the return is recorded.
 ///
 /// The first call does it; every other call, also from another thread at the same time, returns the
-/// same answer after it is done. Never panics, and waits for nobody. `OWLET_DISABLE=1` switches the
-/// agent off; `OWLET_FOLLOW_FORK=0` leaves forked children without an agent of their own (they go on
-/// recording into sessions they inherit).
+/// same answer after it is done. Never panics, prints nothing, and waits for nobody. `OWLET_DISABLE=1`
+/// switches the agent off; `OWLET_FOLLOW_FORK=0` leaves forked children without an agent of their own
+/// (they go on recording into sessions they inherit).
+///
+/// Being switched off is no error. Neither is a session that cannot be joined, because its recorder
+/// has ended or is of another version, say: the process is then not in it, as `owlet list` shows.
 ///
 /// # Errors
-/// [`InitError`]; the program can go on.
+/// [`InitError`]: nobody can attach to this process. The program can go on.
 pub fn init() -> Result<(), InitError> {
     let mut done = INIT.lock();
     done.get_or_insert_with(first).clone()
@@ -103,7 +109,7 @@ pub fn init() -> Result<(), InitError> {
 
 fn first() -> Result<(), InitError> {
     if std::env::var_os("OWLET_DISABLE").is_some_and(|value| !value.is_empty() && value != "0") {
-        return Err(InitError::Disabled);
+        return Ok(());
     }
     pin();
     // While there is one thread, each of these takes microseconds; with more, an RCU grace period of
@@ -113,33 +119,22 @@ fn first() -> Result<(), InitError> {
         let _ = owlet_percpu::backend();
         let _ = owlet_percpu::fence::register_global();
     }
-    let joined = match std::env::var("OWLET_SESSION") {
-        Ok(path) if !path.is_empty() => join(&path),
-        _ => Ok(()),
-    };
+    if let Some(path) = std::env::var_os("OWLET_SESSION").filter(|path| !path.is_empty()) {
+        join(Path::new(&path));
+    }
     fork::install();
-    thread::start()?;
-    joined
+    thread::start()
 }
 
-/// Joins an inherited session.
-fn join(path: &str) -> Result<(), InitError> {
-    let failed = |message: String, hint: &str| InitError::Session {
-        path: path.to_owned(),
-        message,
-        hint: hint.to_owned(),
-    };
+/// Joins an inherited session, if there is one: the variable outlives the recorder in every shell and
+/// service that was started under it.
+fn join(path: &Path) {
     // Non-blocking: whatever the path names, opening it waits for nobody.
     let opened =
         OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = opened.map_err(|error| {
-        failed(error.to_string(), "the recording that started this program may have ended")
-    })?;
-    match session::attach(OwnedFd::from(file)) {
-        Ok(_) => Ok(()),
-        // `auto` and an explicit call in two copies of this crate.
-        Err(AttachError::Twice) => Ok(()),
-        Err(error) => Err(failed(error.to_string(), error.hint())),
+    if let Ok(file) = opened {
+        // Whatever is wrong with it, there is nobody to tell: the program did not ask for it.
+        let _ = session::attach(OwnedFd::from(file));
     }
 }
 

@@ -3,10 +3,13 @@
 #[path = "common/bridge.rs"]
 mod bridge;
 mod common;
+#[path = "common/child.rs"]
+mod proc;
 
 use bridge::Session;
 use common::Client;
 use owlet_wire::schema::{Kind, Scalar, Type};
+use proc::{Target, say};
 use tracing::{info, info_span};
 
 /// A call site is one line of the list, known before anybody records, whatever was recorded of it.
@@ -38,4 +41,38 @@ fn one_line_is_enough_and_a_list_shows_each_call_site_once() {
     assert_eq!(field.ty, Type::Scalar(Scalar::U64));
     session.end();
     assert_eq!(session.recorder.events.len(), 12);
+}
+
+traced_program!(child);
+
+/// A program whose own subscriber writes to where the test listens.
+fn child(_: &str) {
+    let own = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_ansi(false)
+        .finish();
+    say(&format!("init {:?}", owlet::tracing::init_with(own)));
+    info!("still told");
+}
+
+/// The program's own subscriber is there, whatever becomes of the agent.
+#[test]
+fn without_an_agent_the_inner_subscriber_is_installed_all_the_same() {
+    let mut disabled = Target::spawn(proc::command("init").env("OWLET_DISABLE", "1"));
+    assert_eq!(disabled.expect("init"), "Ok(())");
+    let stale = "/proc/1/fd/99999";
+    let mut stale = Target::spawn(proc::command("init").env("OWLET_SESSION", stale));
+    assert_eq!(stale.expect("init"), "Ok(())");
+    let dir = std::env::temp_dir().join(format!("owlet-init-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("owlet"), "in the way").unwrap();
+    let mut failed = Target::spawn(proc::command("init").env("XDG_RUNTIME_DIR", &dir));
+    let why = failed.expect("init");
+    assert!(why.starts_with("Err(cannot make the owlet agent's socket in "), "{why}");
+    failed.expect("hint: ");
+    for target in [&mut disabled, &mut stale, &mut failed] {
+        assert!(target.expect("INFO").ends_with("still told"));
+    }
+    std::fs::remove_dir_all(dir).unwrap();
 }

@@ -104,13 +104,12 @@ pub fn tee(inner: Box<dyn Log>, level: LevelFilter) -> Logger {
     Logger { inner: Some(inner) }
 }
 
-/// Why [`init`] or [`init_with`] failed. The program can go on.
-#[derive(Debug)]
+/// Why [`init`] or [`init_with`] failed. The program can go on. `Debug` prints what `Display` does.
 #[non_exhaustive]
 pub enum InitError {
     /// Another logger is set already; that one stays. The agent runs.
     Taken,
-    /// Records are bridged, but the agent did not start or join: see [`owlet::init`](crate::init()).
+    /// Records are bridged, but the agent did not start: see [`owlet::init`](crate::init()).
     Agent(AgentError),
 }
 
@@ -126,6 +125,12 @@ impl fmt::Display for InitError {
     }
 }
 
+impl fmt::Debug for InitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl std::error::Error for InitError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -135,7 +140,8 @@ impl std::error::Error for InitError {
     }
 }
 
-/// [`owlet::init`](crate::init()), and [`logger`] as the program's logger.
+/// [`owlet::init`](crate::init()), and [`logger`] as the program's logger, whether the agent started or
+/// is switched off.
 ///
 /// # Errors
 /// [`InitError`]; the program can go on.
@@ -143,7 +149,8 @@ pub fn init() -> Result<(), InitError> {
     set(logger())
 }
 
-/// [`owlet::init`](crate::init()), and [`tee`] around `inner` as the program's logger.
+/// [`owlet::init`](crate::init()), and [`tee`] around `inner` as the program's logger, whether the agent
+/// started or is switched off.
 ///
 /// # Errors
 /// [`InitError`]; the program can go on. When it is [`InitError::Taken`], `inner` is dropped.

@@ -144,13 +144,12 @@ where
     layer::new()
 }
 
-/// Why [`init`] or [`init_with`] failed. The program can go on.
-#[derive(Debug)]
+/// Why [`init`] or [`init_with`] failed. The program can go on. `Debug` prints what `Display` does.
 #[non_exhaustive]
 pub enum InitError {
     /// Another subscriber is the global default already; that one stays. The agent runs.
     Taken,
-    /// Events are bridged, but the agent did not start or join: see [`owlet::init`](crate::init()).
+    /// Events are bridged, but the agent did not start: see [`owlet::init`](crate::init()).
     Agent(AgentError),
 }
 
@@ -166,6 +165,12 @@ impl fmt::Display for InitError {
     }
 }
 
+impl fmt::Debug for InitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl std::error::Error for InitError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -175,7 +180,8 @@ impl std::error::Error for InitError {
     }
 }
 
-/// [`owlet::init`](crate::init()), and [`subscriber`] as the global default.
+/// [`owlet::init`](crate::init()), and [`subscriber`] as the global default, whether the agent started
+/// or is switched off.
 ///
 /// # Errors
 /// [`InitError`]; the program can go on.
@@ -183,7 +189,8 @@ pub fn init() -> Result<(), InitError> {
     set_global(Dispatch::new(subscriber()))
 }
 
-/// [`owlet::init`](crate::init()), and [`tee`] around `inner` as the global default.
+/// [`owlet::init`](crate::init()), and [`tee`] around `inner` as the global default, whether the agent
+/// started or is switched off: `inner` gets what it would get without us.
 ///
 /// # Errors
 /// [`InitError`]; the program can go on. When it is [`InitError::Taken`], `inner` is dropped.
