@@ -172,7 +172,8 @@ impl Tables {
 /// Events lost for one cause.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Lost {
-    /// The cause, as the ring's table of loss reasons names it.
+    /// The cause, as the ring's table of loss reasons names it; `unknown` for what is counted in
+    /// packets, cause not recorded: the recorder was killed or still runs.
     pub cause: String,
     /// How many.
     pub events: u64,

@@ -28,6 +28,7 @@
 pub mod error;
 mod events;
 mod file;
+mod loss;
 pub mod meta;
 mod packet;
 pub mod reader;
@@ -41,6 +42,7 @@ mod walk;
 pub mod writer;
 
 pub use error::{ErrorKind, StoreError};
+pub use loss::{NOT_WRITTEN, UNKNOWN_CAUSE};
 pub use meta::{ClockInfo, ClockKind, Loss, StreamKind, StreamName, TraceMeta};
 pub use reader::{
     EventReader, Problem, ProcessRecord, RawEvent, StreamInfo, ThreadRecord, TraceReader,

@@ -5,6 +5,7 @@
 //! what is whole before it is read. No length is believed before it is compared with what is there.
 
 use crate::error::{ErrorKind, StoreError};
+use crate::loss;
 use crate::meta::{ClockInfo, Loss, StreamName, TraceMeta};
 use crate::packet::StreamClass;
 use crate::sidecar::{self, Fact, SIDECAR};
@@ -121,6 +122,7 @@ pub struct TraceReader {
     streams: Vec<StreamInfo>,
     problems: Vec<Problem>,
     finished: bool,
+    recovered: bool,
     pub(crate) sidecar_len: u64,
 }
 
@@ -144,6 +146,8 @@ impl TraceReader {
         let facts = sidecar::read(&path, file)?;
         let mut trace = Self::from_facts(dir, &path, facts)?;
         trace.walk_streams()?;
+        let unexplained = loss::unexplained(&trace.losses, &trace.streams);
+        trace.losses.extend(unexplained);
         Ok(trace)
     }
 
@@ -168,6 +172,7 @@ impl TraceReader {
             streams: Vec::new(),
             problems: Vec::new(),
             finished: false,
+            recovered: false,
             sidecar_len: facts.len,
         };
         for fact in all {
@@ -179,7 +184,7 @@ impl TraceReader {
             positions.sort_by_key(|at| trace.threads.get(*at).map(|record| record.time));
         }
         trace.losses.retain(|loss| loss.events > 0);
-        if !trace.finished {
+        if !trace.finished && !trace.recovered {
             problems.push(SIDECAR, facts.len, "the recording was not ended in order");
         }
         trace.problems = problems.list;
@@ -217,6 +222,7 @@ impl TraceReader {
                 }
             }
             Fact::Finished(_) => self.finished = true,
+            Fact::Recovered => self.recovered = true,
         }
         Ok(())
     }
@@ -326,7 +332,9 @@ impl TraceReader {
         self.threads.get(*at).map(|record| record.thread.comm.as_slice())
     }
 
-    /// What was lost, by stream and cause; zero counts are left out.
+    /// What was lost, by stream and cause; zero counts are left out. What only the packets count has
+    /// the cause [`UNKNOWN_CAUSE`](crate::UNKNOWN_CAUSE), so that the sum is right while the trace is
+    /// being recorded and after its recorder was killed.
     #[must_use]
     pub fn losses(&self) -> &[Loss] {
         &self.losses
@@ -348,6 +356,12 @@ impl TraceReader {
     #[must_use]
     pub fn finished(&self) -> bool {
         self.finished
+    }
+
+    /// Whether [`recover`](crate::recover()) has been run on a recording that did not end in order.
+    #[must_use]
+    pub fn recovered(&self) -> bool {
+        self.recovered
     }
 
     /// The events of `streams()[stream]`, from the first. Holds one packet in memory.

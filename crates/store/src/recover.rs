@@ -7,11 +7,11 @@ use crate::error::StoreError;
 use crate::file::replace;
 use crate::packet::StreamClass;
 use crate::reader::{Problem, TraceReader, open_plain};
-use crate::sidecar::SIDECAR;
+use crate::sidecar::{self, FactRef, SIDECAR};
 use crate::walk::{Step, Stop, Walk};
 use crate::writer::{METADATA, THREADS, metadata_text};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -27,7 +27,8 @@ pub struct Recovered {
 }
 
 /// Cuts partial packets and partial sidecar records, and writes the metadata anew where it is not
-/// what the sidecar says. Doing it again changes nothing. Not for a trace still being recorded.
+/// what the sidecar says. A recording that did not end in order is marked as recovered: it is no
+/// longer a [`Problem`] that it did not. Doing it again changes nothing. Not for a trace still being recorded.
 ///
 /// # Errors
 /// As [`TraceReader::open`]; those of the file system.
@@ -48,8 +49,23 @@ pub fn recover(dir: &Path) -> Result<Recovered, StoreError> {
         replace(&path, text.as_bytes())?;
         done.metadata_rewritten = true;
     }
+    if !trace.finished() && !trace.recovered() {
+        mark(dir)?;
+    }
     done.remaining = TraceReader::open(dir)?.problems().to_vec();
     Ok(done)
+}
+
+/// Appends the mark to the sidecar, which is whole by now. A partial mark is cut the next time.
+fn mark(dir: &Path) -> Result<(), StoreError> {
+    let path = dir.join(SIDECAR);
+    let bytes = sidecar::record(&FactRef::Recovered).unwrap_or_default();
+    let write = || {
+        let mut file = OpenOptions::new().append(true).open(&path)?;
+        file.write_all(&bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|error| StoreError::io(&path, "cannot mark as recovered", error))
 }
 
 fn cut_stream(

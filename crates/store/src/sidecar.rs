@@ -33,6 +33,8 @@ pub(crate) enum FactRef<'a> {
     Losses(&'a [Loss]),
     /// The recording ended in order, with so many events.
     Finished(u64),
+    /// It did not, and what was left half written has been cut.
+    Recovered,
 }
 
 /// One record, as it is read. The order of both enums' variants is the format.
@@ -45,6 +47,7 @@ pub(crate) enum Fact {
     Process(u64, Process),
     Losses(Vec<Loss>),
     Finished(u64),
+    Recovered,
 }
 
 /// The file's first bytes.

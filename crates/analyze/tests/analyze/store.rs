@@ -63,8 +63,8 @@ fn record_trace(dir: &Path, finish: bool) {
         }
     }
     let loss = |cpu| Loss { stream: Some(StreamName::cpu(cpu)), cause: "full".into(), events: 8 };
-    writer.set_losses(&[loss(0), loss(1)]).expect("stored");
     if finish {
+        writer.set_losses(&[loss(0), loss(1)]).expect("stored");
         let _ = writer.finish().expect("stored");
     }
 }
@@ -95,6 +95,8 @@ fn a_recorded_directory_is_merged_and_rendered() {
     let stats = Stats::collect(&trace, &mut trace.events().expect("it opens"));
     assert_eq!((stats.events, stats.lost, stats.by_event.len()), (30, 16, 1));
     assert_eq!(stats.by_process[0].exe, "/bin/tick");
+    let json = serde_json::to_string(&stats).expect("it is JSON");
+    assert!(json.contains(r#""lost":16,"lost_by_cause":[{"cause":"full","events":16}]"#), "{json}");
 }
 
 /// A recorder that was killed leaves a trace that reads, and says so.
@@ -106,6 +108,11 @@ fn a_recording_that_did_not_end_in_order_is_read_and_told() {
     let trace = Trace::open(&dir).expect("it opens");
     let stats = Stats::collect(&trace, &mut trace.events().expect("it opens"));
     assert_eq!(stats.events, 30);
+    // No causes were written: the packets know how many.
+    let json = serde_json::to_string(&stats).expect("it is JSON");
+    let lost = r#""lost":16,"lost_by_cause":[{"cause":"unknown","events":16}]"#;
+    assert!(json.contains(lost), "{json}");
+    assert_eq!(trace.lost_total(), 16);
     assert!(
         stats.problems.iter().any(|problem| problem.contains("not ended in order")),
         "{stats:?}"

@@ -4,7 +4,7 @@ use crate::common::{
     babeltrace, dump, encode, loss, meta, packet, push, rich, thread, tick, tick_payload,
     write_ticks,
 };
-use owlet_store::{ErrorKind, StreamName, TraceReader, TraceWriter, recover};
+use owlet_store::{ErrorKind, StreamName, TraceReader, TraceWriter, UNKNOWN_CAUSE, recover};
 use owlet_wire::record::RecordHeader;
 use owlet_wire::schema::{Scalar, Type};
 use owlet_wire::value::{Value, decode};
@@ -295,6 +295,88 @@ fn losses_and_names_over_time() {
     assert!(babel.is_none_or(|babel| babel.stderr.is_empty()), "threads stream out of order");
     let done = recover(dir.path()).unwrap();
     assert!(done.cut.is_empty() && !done.metadata_rewritten && done.remaining.is_empty());
+}
+
+/// Two streams whose packets count 40 and 7 lost, and one malformed record in the first.
+fn write_lossy(dir: &Path) -> TraceWriter {
+    let mut writer = TraceWriter::create(dir, &meta()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    for (cpu, lost) in [(0, 3), (0, 40), (1, 7)] {
+        let time = 1000 + lost;
+        let mut run = Vec::new();
+        push(&mut run, time, 1, 101, &tick_payload(lost, b""));
+        if lost == 40 {
+            push(&mut run, time, 99, 101, b"no schema");
+        }
+        let _ =
+            writer.append_packet(StreamName::cpu(cpu), &packet(&run, 1000, time, lost)).unwrap();
+    }
+    writer
+}
+
+/// A killed recorder wrote no causes: the packets' counts are what was lost, before recovery and
+/// after it, and a recovered trace has nothing left to repair.
+#[test]
+fn losses_of_a_killed_recording_are_those_of_its_packets() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(write_lossy(dir.path()));
+    let cpu = |n| Some(StreamName::cpu(n));
+    let expected = [loss(cpu(0), UNKNOWN_CAUSE, 41), loss(cpu(1), UNKNOWN_CAUSE, 7)];
+    let trace = TraceReader::open(dir.path()).unwrap();
+    assert_eq!(trace.losses(), expected);
+    assert_eq!((trace.problems().len(), trace.recovered()), (1, false));
+    for _ in 0..2 {
+        assert_eq!(recover(dir.path()).unwrap().remaining, []);
+        let trace = TraceReader::open(dir.path()).unwrap();
+        assert_eq!(trace.losses(), expected);
+        assert!(trace.recovered() && !trace.finished() && trace.problems().is_empty());
+    }
+    let size = || fs::metadata(dir.path().join(".owlet")).unwrap().len();
+    let before = size();
+    recover(dir.path()).unwrap();
+    assert_eq!(size(), before, "marked twice");
+}
+
+/// Causes that are older than the last packets explain a part. What no packet counts explains
+/// nothing of it.
+#[test]
+fn losses_with_partial_causes_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = write_lossy(dir.path());
+    let cpu = |n| Some(StreamName::cpu(n));
+    let told = [
+        loss(cpu(0), "full", 25),
+        loss(cpu(0), "not_written", 500),
+        loss(cpu(1), "busy", 6),
+        loss(None, "recursion", 9),
+    ];
+    writer.set_losses(&told).unwrap();
+    drop(writer);
+    let trace = TraceReader::open(dir.path()).unwrap();
+    let (told, rest) = trace.losses().split_at(5);
+    assert_eq!(told[4], loss(cpu(0), "malformed", 1));
+    assert_eq!(rest, [loss(cpu(0), UNKNOWN_CAUSE, 15), loss(cpu(1), UNKNOWN_CAUSE, 1)]);
+}
+
+/// All causes told: nothing counts twice, and causes may count more than the last packet.
+#[test]
+fn losses_with_all_causes_count_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = write_lossy(dir.path());
+    let cpu = |n| Some(StreamName::cpu(n));
+    // The recorder tells the malformed record, too.
+    let told = [
+        loss(cpu(0), "full", 30),
+        loss(cpu(0), "busy", 10),
+        loss(cpu(0), "malformed", 1),
+        loss(cpu(0), "not_written", 500),
+        loss(cpu(1), "full", 8),
+    ];
+    writer.set_losses(&told).unwrap();
+    writer.finish().unwrap();
+    let trace = TraceReader::open(dir.path()).unwrap();
+    assert_eq!(trace.losses(), told);
+    assert_eq!(trace.streams().iter().map(|s| s.discarded).collect::<Vec<_>>(), [41, 7]);
 }
 
 /// What summary() and finish() say is what is there.
