@@ -6,7 +6,7 @@ use crate::text::{escape, near, plural};
 use owlet_wire::config::{Rule, glob};
 use owlet_wire::control::TracepointInfo;
 use owlet_wire::filter::{Filter, Verdict};
-use owlet_wire::schema::{Level, Schema};
+use owlet_wire::schema::{Field, Kind, Level, Scalar, Schema, Type};
 
 /// The rules that patterns of `-e` stand for; `!` in front leaves out.
 pub(crate) fn rules(patterns: &[String]) -> Vec<Rule> {
@@ -69,15 +69,16 @@ pub(crate) fn nothing_passes(
 ) -> Option<Failure> {
     let chosen: Vec<_> = points.iter().filter(|point| selects(rules, &point.name)).collect();
     let mut warnings = Vec::new();
-    for point in &chosen {
-        let bound = filter.bind(&schema(point));
+    let schemas: Vec<_> = chosen.iter().flat_map(|point| schemas(point)).collect();
+    for schema in &schemas {
+        let bound = filter.bind(schema);
         if bound.verdict() != Verdict::Never {
             return None;
         }
         warnings.extend(bound.warnings().iter().cloned());
     }
     let mut fields: Vec<_> =
-        chosen.iter().flat_map(|point| &point.fields).map(|f| f.name.as_str()).collect();
+        schemas.iter().flat_map(|schema| &schema.fields).map(|f| f.name.as_str()).collect();
     fields.sort_unstable();
     fields.dedup();
     fields.truncate(12);
@@ -94,16 +95,39 @@ pub(crate) fn nothing_passes(
     )
 }
 
-fn schema(point: &TracepointInfo) -> Schema {
-    Schema {
+/// The kinds of records that one span leaves, of which a process lists the first only.
+const SPAN: [Kind; 7] = [
+    Kind::SpanNew,
+    Kind::SpanEnter,
+    Kind::SpanExit,
+    Kind::SpanClose,
+    Kind::SpanFollows,
+    Kind::SpanRecord,
+    Kind::SpanEvent,
+];
+
+/// What records of the point may look like: for a span, each kind with its leading fields.
+fn schemas(point: &TracepointInfo) -> Vec<Schema> {
+    let schema = |kind: Kind, fields: Vec<Field>| Schema {
         name: point.name.clone(),
-        kind: point.kind,
+        kind,
         level: point.level,
         file: point.file.clone(),
         line: point.line,
         doc: String::new(),
-        fields: point.fields.clone(),
+        fields,
+    };
+    if point.kind == Kind::Event {
+        return vec![schema(Kind::Event, point.fields.clone())];
     }
+    let leading = point.kind.leading();
+    let listed = |field: &&Field| !leading.contains(&field.name.as_str());
+    let own: Vec<_> = point.fields.iter().filter(listed).cloned().collect();
+    let word = |name: &&str| Field { name: (*name).into(), ty: Type::Scalar(Scalar::U64) };
+    let of = |kind: Kind| {
+        schema(kind, kind.leading().iter().map(word).chain(own.iter().cloned()).collect())
+    };
+    SPAN.map(of).into()
 }
 
 /// The failure for patterns that match no name, with the nearest names.

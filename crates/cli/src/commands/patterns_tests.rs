@@ -84,3 +84,20 @@ fn u1_a_filter_that_can_never_hold_names_the_fields() {
     assert!(failure.message.starts_with(want), "{}", failure.message);
     assert_eq!(failure.hint.as_deref(), Some("their fields are: seq"));
 }
+
+#[test]
+fn a_filter_on_how_long_a_span_took_can_hold() {
+    let mut span = point("app:work", Level::Info);
+    span.kind = Kind::SpanNew;
+    span.fields = schemas(&span)[0].fields.clone();
+    let points = [span, point("app:event", Level::Info)];
+    let refused = |pattern: &str, text: &str| {
+        let filter = Filter::parse(text).unwrap();
+        nothing_passes(&rules(&[pattern.into()]), &filter, &points).is_some()
+    };
+    for text in ["duration > 1us", "duration_ns > 5", "span == 1", "parent == 0", "follows == 2"] {
+        assert!(!refused("app:*", text), "{text}");
+        assert!(refused("app:event", text), "{text}");
+    }
+    assert!(refused("app:*", "durations > 5"));
+}
