@@ -63,7 +63,7 @@ pub struct Matched {
 pub enum AttachError {
     /// The descriptor is no segment of ours.
     Segment(SegmentError),
-    /// The segment's configuration does not decode.
+    /// The segment's configuration does not decode, or is of another version of the format.
     Config,
     /// The segment has been stopped.
     Stopped,
@@ -87,7 +87,9 @@ impl fmt::Display for AttachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Segment(error) => write!(f, "cannot open the session's memory: {error}"),
-            Self::Config => f.write_str("the session's configuration does not decode"),
+            Self::Config => {
+                f.write_str("the session's configuration is of another version, or broken")
+            }
             Self::Stopped => f.write_str("the session has ended"),
             Self::Filter(error) => write!(f, "the filter does not parse: {error}"),
             Self::TooMany => write!(f, "the process is in {SESSIONS} sessions already"),

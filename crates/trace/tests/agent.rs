@@ -304,6 +304,26 @@ fn a_stopped_session_is_not_joined_and_is_no_error() {
     assert_eq!(recorder.drain(), 0);
 }
 
+/// Nobody greets whom before a session is inherited: its configuration says the version.
+#[test]
+fn an_inherited_session_of_another_wire_version_is_not_joined() {
+    let with_version = |version| {
+        let wanted = Wanted { wire_version: version, ..Wanted::default() };
+        let mut recorder = Recorder::new(&wanted);
+        let fd = recorder.segment.fd().as_raw_fd();
+        let session = format!("/proc/{}/fd/{fd}", std::process::id());
+        let mut target = Target::spawn(proc::command("plain").env("OWLET_SESSION", session));
+        assert!(target.expect("ready").ends_with("Ok(())"));
+        let sessions = Client::connect(target.pid()).hello.sessions;
+        target.tell("10");
+        target.expect("done");
+        assert!(target.end().success());
+        (sessions, recorder.drain(), recorder.processes.len())
+    };
+    assert_eq!(with_version(WIRE_VERSION), (1, 11, 1));
+    assert_eq!(with_version(WIRE_VERSION + 1), (0, 0, 0));
+}
+
 /// What a `main` that returns the error shows.
 #[test]
 fn an_agent_that_cannot_start_says_why_in_words_and_the_program_goes_on() {

@@ -1,6 +1,12 @@
 //! What a session records. Written once into the segment by the recorder; later changes go through
 //! [`control`](crate::control).
+//!
+//! # Bytes
+//! [`WIRE_VERSION`] as four little-endian bytes, which is what every version begins with, then the
+//! fields in `postcard`. A process that inherits a session meets its recorder nowhere else, so this is
+//! where it finds out that they do not understand each other.
 
+use crate::WIRE_VERSION;
 use crate::schema::Level;
 use serde::{Deserialize, Serialize};
 
@@ -25,13 +31,17 @@ impl SessionConfig {
     /// The bytes a segment carries.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_extend(self, Vec::new()).unwrap_or_default()
+        postcard::to_extend(self, WIRE_VERSION.to_le_bytes().to_vec()).unwrap_or_default()
     }
 
     /// Reads a segment's bytes, zeroes behind them included; `None` when they hold no
     /// configuration of this version.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (version, bytes) = bytes.split_first_chunk::<4>()?;
+        if u32::from_le_bytes(*version) != WIRE_VERSION {
+            return None;
+        }
         let (config, rest) = postcard::take_from_bytes::<Self>(bytes).ok()?;
         rest.iter().all(|byte| *byte == 0).then_some(config)
     }

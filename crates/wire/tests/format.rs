@@ -178,10 +178,33 @@ fn control_and_config() {
         recorder_pid: 9,
     };
     assert_eq!(
-        hex(&postcard::to_allocvec(&config).unwrap()),
-        "0101012a01040161\
+        hex(&config.encode()),
+        "01000000\
+        0101012a01040161\
         0009"
     );
+}
+
+#[test]
+fn a_configuration_of_another_version_does_not_decode() {
+    let config = SessionConfig {
+        session: 1,
+        rules: Vec::new(),
+        level: Level::Trace,
+        filter: String::new(),
+        rendezvous: String::new(),
+        recorder_pid: 9,
+    };
+    let mut bytes = config.encode();
+    bytes.extend([0; 16]);
+    assert_eq!(SessionConfig::decode(&bytes), Some(config));
+    for other in [0, WIRE_VERSION + 1, WIRE_VERSION << 8, u32::MAX] {
+        bytes[..4].copy_from_slice(&other.to_le_bytes());
+        assert_eq!(SessionConfig::decode(&bytes), None, "{other}");
+    }
+    for len in 0..4 {
+        assert_eq!(SessionConfig::decode(&WIRE_VERSION.to_le_bytes()[..len]), None);
+    }
 }
 
 #[test]

@@ -62,6 +62,8 @@ pub struct Wanted {
     pub filter: &'static str,
     pub rendezvous: String,
     pub ring_bytes: usize,
+    /// What the configuration says it is written in.
+    pub wire_version: u32,
 }
 
 impl Default for Wanted {
@@ -72,6 +74,7 @@ impl Default for Wanted {
             filter: "",
             rendezvous: String::new(),
             ring_bytes: 1 << 20,
+            wire_version: WIRE_VERSION,
         }
     }
 }
@@ -95,12 +98,14 @@ impl Recorder {
             rendezvous: wanted.rendezvous.clone(),
             recorder_pid: std::process::id(),
         };
+        let mut config = config.encode();
+        config[..4].copy_from_slice(&wanted.wire_version.to_le_bytes());
         let options = SegmentOptions {
             ring_bytes: wanted.ring_bytes,
             cpus: owlet_percpu::cpus(),
             clock: clock(),
             log_bytes: 1 << 20,
-            config: config.encode(),
+            config,
             deferral_us: 2000,
         };
         let segment = Arc::new(Segment::create(&options).expect("no segment"));
