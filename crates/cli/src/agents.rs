@@ -3,6 +3,7 @@
 use crate::client::{Client, ClientError, PATIENCE};
 use crate::error::{Failure, Result, reason};
 use crate::exit::Exit;
+use crate::out::note;
 use crate::procfs::{self, Process};
 use crate::sockets::{self, Socket};
 use crate::text::{escape, plural, program};
@@ -15,6 +16,37 @@ pub(crate) struct Agents {
     pub(crate) clients: Vec<Client>,
     /// Sockets of living processes that could not be talked to.
     pub(crate) troubled: Vec<(u32, ClientError)>,
+}
+
+impl Agents {
+    /// Says on stderr which agents could not be asked.
+    pub(crate) fn warn(&self) {
+        for (pid, error) in &self.troubled {
+            note!("warning: {}", explain(*pid, error).message);
+        }
+    }
+
+    /// The agents that answered; the others are named on stderr.
+    ///
+    /// # Errors
+    /// When none answered: there is none, or why the first did not.
+    pub(crate) fn reachable(self) -> Result<Vec<Client>> {
+        match self.troubled.as_slice() {
+            [] if self.clients.is_empty() => return Err(none()),
+            [(pid, error)] if self.clients.is_empty() => return Err(explain(*pid, error)),
+            _ => self.warn(),
+        }
+        if self.clients.is_empty() {
+            return Err(Failure::silent(Exit::Refused));
+        }
+        Ok(self.clients)
+    }
+}
+
+/// The failure when there is no agent at all.
+pub(crate) fn none() -> Failure {
+    Failure::with(Exit::Nothing, "no process of yours has an agent")
+        .hint("call `owlet::init()` in the program's main, or try `owlet demo`")
 }
 
 /// Asks every agent of this user, all at once, so that one that is stopped delays nobody.

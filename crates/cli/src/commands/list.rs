@@ -1,12 +1,12 @@
 //! `owlet list`: processes with an agent, or trace points.
 
-use crate::agents::{self, Agents};
+use crate::agents;
 use crate::args::ListArgs;
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::exit::Exit;
 use crate::names;
-use crate::out::{Out, note};
+use crate::out::Out;
 use crate::text::{command_line, count, escape, program};
 use owlet_wire::control::TracepointInfo;
 use serde_json::json;
@@ -20,9 +20,8 @@ pub(crate) fn run(args: &ListArgs) -> Result<Exit> {
             points(&clients, "*", args.json.on, &agents::describe(pid))
         }
         Some((pattern, Err(_))) => {
-            let agents = agents::all()?;
-            warn(&agents);
-            points(&agents.clients, pattern, args.json.on, "any process of yours")
+            let clients = agents::all()?.reachable()?;
+            points(&clients, pattern, args.json.on, "any process of yours")
         }
     }
 }
@@ -44,23 +43,14 @@ fn processes(json: bool) -> Result<Exit> {
         }
     }
     out.finish()?;
-    warn(&agents);
+    agents.warn();
     if !agents.clients.is_empty() {
         return Ok(Exit::Done);
     }
     if agents.troubled.is_empty() {
-        Err(Failure::with(Exit::Nothing, "no process of yours has an agent")
-            .hint("call `owlet::init()` in the program's main, or try `owlet demo`"))
+        Err(agents::none())
     } else {
         Err(Failure::silent(Exit::Refused))
-    }
-}
-
-/// Says on stderr which agents could not be asked.
-fn warn(agents: &Agents) {
-    for (pid, error) in &agents.troubled {
-        let failure = agents::explain(*pid, error);
-        note!("warning: {}", failure.message);
     }
 }
 

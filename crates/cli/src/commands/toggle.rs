@@ -21,11 +21,7 @@ pub(crate) fn run(args: &ToggleArgs, enable: bool) -> Result<Exit> {
         .hint(format!("use `owlet {other}` for it")));
     }
     let clients =
-        if args.pids.is_empty() { agents::all()?.clients } else { agents::of(&args.pids)? };
-    if clients.is_empty() {
-        return Err(Failure::with(Exit::Nothing, "no process of yours has an agent")
-            .hint("call `owlet::init()` in the program's main, or try `owlet demo`"));
-    }
+        if args.pids.is_empty() { agents::all()?.reachable()? } else { agents::of(&args.pids)? };
     let rules: Vec<_> = args.patterns.iter().map(|p| Rule { pattern: p.clone(), enable }).collect();
     let answers = ask(&clients, &rules);
     tell(args, enable, &clients, answers)
