@@ -43,7 +43,13 @@ fn the_command_line_is_checked_first() {
         2,
         "error: invalid value ''*a pattern cannot be empty*",
     );
-    check(&["record", "-p", "1", "-e", "a b"], 2, "error: invalid value 'a b'*no spaces*");
+    check(
+        &["record", "-p", "1", "-e", "a\tb"],
+        2,
+        "error: invalid value 'a*no control characters*",
+    );
+    // Names may have spaces.
+    check(&["record", "-p", "999999999", "-e", "a b"], 3, "error: no process 999999999\n*");
     check(
         &["enable", "!a"],
         2,
@@ -142,6 +148,13 @@ fn d8_a_stopped_process_is_named_within_a_second() {
     let list = run(dir.path(), &["list"]);
     let warning = format!("warning: process {pid} ");
     assert!(list.stderr.starts_with(&warning) && list.took < Duration::from_secs(2), "{list:?}");
+    // Without a pid, too; it is the only process unless somebody else's is there.
+    for args in [&["enable", "x:*"][..], &["disable", "x:*"], &["list", "x:*"]] {
+        let ran = run(dir.path(), args);
+        let alone = ran.code == 5 && owlet_wire::config::glob(&want, ran.stderr.trim_end());
+        let beside = ran.code == 3 && ran.stderr.starts_with(&warning);
+        assert!(alone || beside, "{args:?}: {ran:?}");
+    }
     target.signal(Signal::CONT);
 }
 
