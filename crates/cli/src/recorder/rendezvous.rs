@@ -3,11 +3,12 @@
 
 use crate::client::{self, Client, ClientError};
 use crate::error::{Failure, Result, reason};
+use crate::procfs::Process;
 use crate::sockets;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -27,6 +28,7 @@ impl Rendezvous {
     /// Listens in the socket directory, under a name that is no agent's.
     pub(crate) fn new() -> Result<Self> {
         let dir = sockets::make_own_dir()?;
+        sweep(&dir);
         let path = dir.join(format!("recorder-{}.sock", std::process::id()));
         // A dead recorder with our pid may have left it.
         let _ = std::fs::remove_file(&path);
@@ -65,6 +67,31 @@ impl Rendezvous {
     pub(crate) fn joined(&self) -> impl Iterator<Item = Greeted> + '_ {
         self.greeted.1.try_iter()
     }
+}
+
+/// Removes the sockets of recorders that were killed. Whether one listens decides, not the pid alone:
+/// it may be of another PID namespace, or somebody else's by now.
+fn sweep(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| {
+            name.strip_prefix("recorder-")?.strip_suffix(".sock")?.parse::<u32>().ok()
+        });
+        // One that lives is not disturbed; it may be about to listen.
+        if pid.is_some_and(|pid| !recorder_lives(pid))
+            && matches!(UnixStream::connect(entry.path()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether `pid` runs the same program as we do.
+fn recorder_lives(pid: u32) -> bool {
+    let comm = |pid| Process::read(pid).map(|process| process.comm);
+    comm(pid).is_some_and(|theirs| Some(theirs) == comm(std::process::id()))
 }
 
 impl Drop for Rendezvous {
