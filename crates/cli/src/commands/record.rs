@@ -75,7 +75,7 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     let session_path = session.path();
     let mut recording = Recording::begin(parts(args, session, clock, rendezvous, &dir, stop))?;
     match spawn(program, words, &session_path) {
-        Ok(child) => recording.follow(child),
+        Ok(child) => recording.follow(child, escape(name.as_bytes())),
         Err(failure) => {
             // Nothing ran, so nothing was recorded; the directory is ours and holds no event.
             recording.discard();

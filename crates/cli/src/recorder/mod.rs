@@ -26,6 +26,7 @@ pub(crate) mod stop;
 use crate::agents;
 use crate::client::ClientError;
 use crate::error::{Failure, Result, reason};
+use crate::text::plural;
 use clock::SessionClock;
 use owlet_ring::{Notifier, NotifierOptions, RingSet, Waiter, WakeFd, Watermark};
 use owlet_store::TraceMeta;
@@ -49,6 +50,8 @@ const DRAIN_EVERY: Duration = Duration::from_millis(100);
 const LINGER: Duration = Duration::from_millis(300);
 /// A command that ends by the same Ctrl-C is recorded to its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// A child of a command may announce itself this long after the command has ended.
+const GRACE: Duration = Duration::from_millis(200);
 const REFINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Why a recording ended.
@@ -60,7 +63,7 @@ pub(crate) enum End {
     Duration,
     /// No process is left.
     TargetsEnded,
-    /// The command that was started ended.
+    /// The command that was started ended, and so did all it started, unless the end was asked for.
     Command(ExitStatus),
     /// It cannot go on; for example because the directory takes no more.
     Failed(Failure),
@@ -74,6 +77,10 @@ pub(crate) struct Recording {
     child: Option<Child>,
     /// Readable when the child has ended; absent on kernels without pidfd, where the next round sees it.
     child_fd: Option<OwnedFd>,
+    /// What the command is called.
+    name: String,
+    /// The command when it has ended; what it started may go on.
+    gone: Option<Gone>,
     clock: SessionClock,
     stop: Stop,
     wake: WakeFd,
@@ -87,6 +94,16 @@ pub(crate) struct Recording {
     alone: Option<Instant>,
     /// Since when a signal wants the end.
     stopping: Option<Instant>,
+}
+
+/// A command that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    pid: u32,
+    status: ExitStatus,
+    since: Instant,
+    /// Whether it was said that other processes go on.
+    told: bool,
 }
 
 /// What a [`Recording`] is made of.
@@ -123,6 +140,8 @@ impl Recording {
             rendezvous,
             child: None,
             child_fd: None,
+            name: String::new(),
+            gone: None,
             clock,
             stop,
             wake,
@@ -135,8 +154,9 @@ impl Recording {
         })
     }
 
-    /// The command whose end ends the recording.
-    pub(crate) fn follow(&mut self, child: Child) {
+    /// The command whose end, with that of every process it started, ends the recording.
+    pub(crate) fn follow(&mut self, child: Child, name: String) {
+        self.name = name;
         self.child_fd = owlet_sys::process::pidfd_open(child.id()).ok();
         self.child = Some(child);
     }
@@ -250,15 +270,21 @@ impl Recording {
                 Failure::new(format!("cannot wait for the command: {}", reason(&error)))
             })?;
             if let Some(status) = status {
-                self.child = None;
-                return Ok(Some(if self.stopping.is_some() {
-                    End::Signal
-                } else {
-                    End::Command(status)
-                }));
-            }
-            if self.stopping.is_some_and(|since| since.elapsed() >= LAST_WORDS) {
+                if self.stopping.is_some() {
+                    self.child = None;
+                    return Ok(Some(End::Signal));
+                }
+                self.gone =
+                    Some(Gone { pid: child.id(), status, since: Instant::now(), told: false });
+                // It would stay readable.
+                (self.child, self.child_fd) = (None, None);
+            } else if self.stopping.is_some_and(|since| since.elapsed() >= LAST_WORDS) {
                 return Ok(Some(End::Signal));
+            }
+        } else if let Some(gone) = self.gone {
+            let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if over || self.stopping.is_some() || !self.descendants(gone) {
+                return Ok(Some(End::Command(gone.status)));
             }
         } else if self.stopping.is_some() {
             return Ok(Some(End::Signal));
@@ -270,5 +296,34 @@ impl Recording {
             self.alone = None;
         }
         Ok(deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| End::Duration))
+    }
+
+    /// Whether processes that the ended command started go on, or may be about to announce
+    /// themselves.
+    fn descendants(&mut self, gone: Gone) -> bool {
+        if gone.since.elapsed() < GRACE {
+            return true;
+        }
+        let mut pids: Vec<_> =
+            self.session.targets.iter().map(|target| target.client.pid).collect();
+        if pids.is_empty() {
+            // One that forked and ended is gone a moment before its child announces itself.
+            return self.alone.get_or_insert_with(Instant::now).elapsed() < GRACE && gone.told;
+        }
+        self.alone = None;
+        if !gone.told {
+            pids.retain(|pid| *pid != gone.pid);
+            pids.sort_unstable();
+            pids.dedup();
+            let n = pids.len().max(1) as u64;
+            let go = if n == 1 { "goes" } else { "go" };
+            self.progress.note(&format!(
+                "{} has ended; {} it started {go} on: recording them, Ctrl-C ends it",
+                self.name,
+                plural(n, "process")
+            ));
+            self.gone = Some(Gone { told: true, ..gone });
+        }
+        true
     }
 }

@@ -59,7 +59,7 @@ thread_local! {
 
 /// A socket directory of this test's own. The command looks into `/tmp/owlet-UID` as well, so that
 /// `list` may show processes of others.
-fn sockets() -> std::path::PathBuf {
+pub(crate) fn sockets() -> std::path::PathBuf {
     SOCKETS.with(|dir| dir.path().to_owned())
 }
 
@@ -162,6 +162,11 @@ pub(crate) fn target_main() {
         }
         Some(("idle", seconds)) => {
             std::thread::sleep(Duration::from_secs(seconds.parse().unwrap()))
+        }
+        // Nothing for so many milliseconds, then 100 events, and the end.
+        Some(("late", ms)) => {
+            std::thread::sleep(Duration::from_millis(ms.parse().unwrap()));
+            (0..100).for_each(tick);
         }
         // Events, and then random bytes over the whole session, for a second.
         Some(("scribble", seed)) => {

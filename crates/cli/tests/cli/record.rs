@@ -303,3 +303,60 @@ fn progress_is_shown_only_where_it_is_wanted() {
     assert_eq!(lines, 1, "{ran:?}");
     assert_eq!(ran.stdout, "");
 }
+
+#[test]
+fn sockets_of_killed_recorders_are_swept() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::start("paced:100");
+    let mut killed = start(dir.path(), &["-p", &target.pid()]);
+    let sockets = crate::common::sockets().join("owlet");
+    let socket = |child: &Child| sockets.join(format!("recorder-{}.sock", child.id()));
+    let left = socket(&killed.child);
+    kill(&killed.child, Signal::KILL);
+    killed.child.wait().unwrap();
+    assert!(left.exists(), "{left:?}");
+    let other = tempfile::tempdir().unwrap();
+    let lives = start(other.path(), &["-p", &target.pid()]);
+    assert!(!left.exists(), "{left:?}");
+    // That of a living one stays.
+    let third = tempfile::tempdir().unwrap();
+    let ran = run(third.path(), &["record", "-o", "t", "--", "true"]);
+    assert!(socket(&lives.child).exists(), "{ran:?}");
+    kill(&lives.child, Signal::INT);
+    assert_eq!(lives.finish().code, 0);
+}
+
+#[test]
+fn a_command_is_recorded_as_long_as_what_it_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["record", "-o", "t", "--", "/bin/sh", "-c", "\"$@\" & sleep 1; exit 3", "sh"];
+    let mut command = owlet(dir.path(), &args);
+    command.args(Target::words()).env("OWLET_TEST_TARGET", "late:2500");
+    let ran = finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let said = "sh has ended; 1 process it started goes on: recording them, Ctrl-C ends it\n";
+    assert_eq!(ran.stderr.matches(said).count(), 1, "{ran:?}");
+    assert_eq!((ran.code, ran.verdict()), (3, "recorded 100 events, lost 0 in t"), "{ran:?}");
+}
+
+#[test]
+fn a_killed_recording_is_recovered() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::start("paced:1000");
+    let mut child = start(dir.path(), &["-p", &target.pid()]);
+    sleep(Duration::from_millis(600));
+    kill(&child.child, Signal::KILL);
+    child.child.wait().unwrap();
+    for _ in 0..2 {
+        let ran = run(dir.path(), &["recover", "t"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    // What cannot be brought back is no failure.
+    let largest = std::fs::read_dir(dir.path().join("t")).unwrap().map(|entry| entry.unwrap());
+    let largest = largest.filter(|entry| entry.file_name().to_str().unwrap().starts_with("cpu_"));
+    let largest = largest.max_by_key(|entry| entry.metadata().unwrap().len()).unwrap();
+    std::fs::OpenOptions::new().append(true).open(largest.path()).unwrap().set_len(5000).unwrap();
+    for _ in 0..2 {
+        let ran = run(dir.path(), &["recover", "t"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+}
