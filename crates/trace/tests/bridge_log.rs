@@ -120,23 +120,26 @@ impl std::fmt::Display for Emits {
 
 struct Panics;
 impl std::fmt::Display for Panics {
-    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("so far ")?;
         panic!("as a user's Display may")
     }
 }
 
 #[test]
-fn d2_records_inside_records_are_counted_and_a_panic_goes_to_the_program() {
+fn d2_records_inside_records_are_counted_and_a_panic_ends_in_the_record() {
     let _one = installed();
     owlet::log::set_max_level(LevelFilter::Off);
     let mut session = Session::new(&[("nested:*", true)]);
     info!(target: "nested", "{}", Emits(9));
     for _ in 0..10 {
-        assert!(std::panic::catch_unwind(|| info!(target: "nested", "{Panics}")).is_err());
+        info!(target: "nested", "{Panics}");
     }
     info!(target: "nested", "{}", "after");
     session.end();
-    assert_eq!(session.recorder.events.len(), 5);
+    assert_eq!(session.recorder.events.len(), 15);
+    let panicked = |event: &&common::Event| event.value("message") == "so far <panicked>";
+    assert_eq!(session.recorder.events.iter().filter(panicked).count(), 10);
     assert_eq!(session.recorder.lost[Loss::Recursion as usize], 1);
     owlet::log::set_max_level(LevelFilter::Info);
 }

@@ -443,18 +443,28 @@ impl std::fmt::Debug for Panics {
     }
 }
 
+/// One that formats nothing goes on; one that formats panics as it does without us.
 #[test]
-fn a_panic_while_we_record_a_span_gives_the_inner_one_back() {
+fn a_panic_while_we_record_is_not_the_inner_subscribers() {
     let _one = one();
+    let span = || drop(info_span!(target: "panics", "s", field = ?Panics));
+    let alone = Out::default();
+    tracing::subscriber::with_default(by_hand(alone.clone(), tracing::Level::INFO), span);
     let out = Out::default();
-    let _session = Session::new(&[("panics:*", true)]);
+    let mut session = Session::new(&[("panics:*", true)]);
     let inner = by_hand(out.clone(), tracing::Level::INFO);
+    tracing::subscriber::with_default(owlet::tracing::tee(inner), span);
+    assert_eq!(out.text(), alone.text());
+    assert!(out.text().starts_with("new 100 s None false\n"));
+    session.end();
+    assert_eq!(session.of_kind(Kind::SpanNew)[0].value("field"), "<panicked>");
+    let mut session = Session::new(&[("panics:*", true)]);
+    let inner = with_env(Out::default(), "info");
     tracing::subscriber::with_default(owlet::tracing::tee(inner), || {
-        let caught =
-            std::panic::catch_unwind(|| info_span!(target: "panics", "s", field = ?Panics));
-        assert!(caught.is_err());
+        assert!(std::panic::catch_unwind(|| info!(target: "panics", field = ?Panics)).is_err());
     });
-    assert_eq!(out.text(), "new 100 s None false\ndrop 100\n");
+    session.end();
+    assert!(session.recorder.events.iter().all(|event| event.value("field") == "<panicked>"));
 }
 
 #[test]

@@ -465,26 +465,61 @@ fn d2_events_inside_events_are_recorded_to_a_depth_and_counted_beyond() {
 
 struct Panics;
 impl std::fmt::Debug for Panics {
-    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("so far ")?;
+        std::panic::panic_any(PanicsInDrop)
+    }
+}
+
+/// What is thrown may be as bad as who throws it.
+struct PanicsInDrop;
+impl Drop for PanicsInDrop {
+    fn drop(&mut self) {
+        panic!("as a user's panic may")
+    }
+}
+
+/// Longer than there is room for, then a panic.
+struct PanicsLate;
+impl std::fmt::Debug for PanicsLate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (0..1000).try_for_each(|_| f.write_str("0123456789"))?;
         panic!("as a user's Debug may")
     }
 }
 
+/// Nobody dies of being recorded, and all else is recorded.
 #[test]
-fn a_panic_in_a_field_goes_to_the_program_and_leaves_no_trace() {
+fn a_panic_in_a_field_ends_in_the_record_and_the_program_goes_on() {
     let _one = global();
     let mut session = Session::new(&[("panics:*", true)]);
-    for _ in 0..10 {
-        let caught = std::panic::catch_unwind(|| info!(target: "panics", field = ?Panics));
-        assert!(caught.is_err());
-        let caught =
-            std::panic::catch_unwind(|| info_span!(target: "panics", "s", field = ?Panics));
-        assert!(caught.is_err());
+    // More often than payloads may be nested.
+    for n in 0..10u64 {
+        info!(target: "panics", field = ?Panics, n, "after");
+        let span =
+            info_span!(target: "panics", "s", field = ?Panics, late = tracing::field::Empty, n);
+        span.record("late", tracing::field::debug(Panics));
+        span.in_scope(|| info!(target: "panics", field = ?PanicsLate, n, "inside"));
     }
     info!(target: "panics", inner = ?Emits(0), "after");
     session.end();
-    assert_eq!(session.recorder.events.len(), 1);
+    assert_eq!(session.recorder.events.len(), 10 * 7 + 1);
     assert_eq!(session.recorder.total_lost(), 0);
+    for kind in [Kind::SpanEvent, Kind::SpanNew, Kind::SpanRecord] {
+        let events = session.of_kind(kind);
+        let ok = |event: &&&common::Event| {
+            event.values.iter().any(|(_, value)| value == "so far <panicked>")
+        };
+        assert_eq!(events.iter().filter(ok).count(), 10, "{kind:?}");
+    }
+    let inside: Vec<_> = session
+        .of_kind(Kind::SpanEvent)
+        .into_iter()
+        .filter(|event| event.value("message") == "inside")
+        .collect();
+    assert_eq!(inside.len(), 10);
+    assert!(inside.iter().all(|event| event.value("field").ends_with('\u{2026}')));
+    assert_eq!(inside.iter().map(|event| event.number("n")).sum::<u64>(), 45);
 }
 
 struct EmitsInDrop;

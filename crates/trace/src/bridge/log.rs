@@ -21,7 +21,9 @@
 //! record comes by. Fields: `span`, the `tracing` span it happens in, if that is recorded (otherwise
 //! 0), and `message`. Key-value pairs are not recorded. A program has 4,000 call sites of its own;
 //! what comes from further ones (from targets made at run time, say) is recorded as `log:other`, with
-//! the target as a field. A message is cut after 4 KiB and ends with an ellipsis then.
+//! the target as a field. A message is cut after 4 KiB and ends with an ellipsis then. One whose
+//! `Display` or `Debug` panics is recorded as far as it got, with `<panicked>` at its end, and the program
+//! goes on, unless its panics abort (`panic = "abort"`); an inner logger panics as it does without us.
 //!
 //! # What is on, and what it costs
 //! `log` has one switch for all call sites, the maximum level. It is what the inner logger wants while

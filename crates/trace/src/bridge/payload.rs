@@ -2,8 +2,9 @@
 //!
 //! A [`Payload`] lies on the stack of the emitting call and holds [`CAPACITY`] bytes. Values are
 //! encoded as their visitor hands them over; text is formatted straight into it. It belongs to one
-//! call, so a `Debug` implementation that emits an event of its own, or that panics, meets nothing
-//! of ours.
+//! call, so a `Debug` implementation that emits an event of its own meets nothing of ours. One that
+//! panics is stopped there: its text so far is kept and ends with [`PANICKED`], and the next field's
+//! turn comes. A program must not die of a defect that only a recording brings to light.
 //!
 //! # Bounds
 //! - Room for every field still to come is set aside, so numbers always fit.
@@ -16,10 +17,13 @@
 //! 1. `len <= CAPACITY` and `data[..len]` is initialised.
 //! 2. `count <= FIELDS` and `parts[..count]` is initialised; their ranges lie within `..len`.
 
+use core::any::Any;
 use core::cell::Cell;
 use core::fmt::{self, Write};
 use core::mem::MaybeUninit;
+use core::panic::AssertUnwindSafe;
 use owlet_wire::schema::{Scalar, TypeRef};
+use std::panic::catch_unwind;
 
 /// Bytes of one event's values.
 pub(crate) const CAPACITY: usize = 4096;
@@ -29,6 +33,8 @@ pub(crate) const FIELDS: usize = 64;
 const NESTED: u32 = 4;
 /// Room set aside for a field that is still to come: a number, or a length and an ellipsis.
 const ROOM: usize = 8;
+/// Ends a text whose implementation panicked.
+const PANICKED: &str = "<panicked>";
 const ELLIPSIS: &[u8] = "\u{2026}".as_bytes();
 
 /// A value's type, as far as it matters for the schema. Absent is 0.
@@ -148,18 +154,13 @@ impl Payload {
     pub(crate) fn format(&mut self, index: usize, value: fmt::Arguments<'_>) {
         self.text(index, |text| match value.as_str() {
             Some(literal) => text.push(literal),
-            // An error of the implementation leaves what it wrote so far.
-            None => {
-                let _ = text.write_fmt(value);
-            }
+            None => text.run(value),
         });
     }
 
     /// Runs code of the user's.
     pub(crate) fn debug(&mut self, index: usize, value: &dyn fmt::Debug) {
-        self.text(index, |text| {
-            let _ = write!(text, "{value:?}");
-        });
+        self.text(index, |text| text.run(format_args!("{value:?}")));
     }
 
     pub(crate) fn signature(&self) -> Option<Signature> {
@@ -298,6 +299,25 @@ pub(crate) struct Text<'p> {
 }
 
 impl Text<'_> {
+    /// Runs code of the user's. An error or a panic of it leaves what it wrote so far.
+    fn run(&mut self, value: fmt::Arguments<'_>) {
+        // Unwind safety: of ours the code reaches this text alone, and each piece is appended as a
+        // whole or not at all. What is the user's own he would find the same had he caught it.
+        let write = AssertUnwindSafe(|| self.write_fmt(value));
+        if let Err(panic) = catch_unwind(write) {
+            self.panicked_slow(panic);
+        }
+    }
+
+    #[cold]
+    fn panicked_slow(&mut self, panic: Box<dyn Any + Send>) {
+        self.push(PANICKED);
+        // Its destructor is the user's as well and may panic in its turn; then that one is left alone.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            core::mem::forget(again);
+        }
+    }
+
     pub(crate) fn push(&mut self, text: &str) {
         if self.cut {
             return;

@@ -77,8 +77,11 @@
 //! # Fields that do something
 //! A `Debug` implementation may emit events, lock, allocate, block and panic: nothing of ours is held
 //! while it runs. Events inside events inside events are recorded four deep, further ones are counted
-//! as lost to recursion. A panic goes where it would go without us. Neither `tracing` nor this is to
-//! be used in signal handlers; [`trace!`](crate::trace) is.
+//! as lost to recursion. A panic ends in the record: the text so far, then `<panicked>`, and the other
+//! fields follow. The program goes on as if nobody recorded, but its panic hook has run, and nothing can
+//! be done where panics abort (`panic = "abort"`). An inner subscriber that formats the field as well
+//! panics as it does without us. Neither `tracing` nor this is to be used in signal handlers;
+//! [`trace!`](crate::trace) is.
 //!
 //! # Different from `tracing-subscriber`
 //! - No filter of its own: sessions switch by pattern and level, from outside.

@@ -2,7 +2,7 @@
 //!
 //! # Rules
 //! 1. The user's code (`Debug` of a field) runs while the payload is built, before anything of ours
-//!    is changed: when it panics, nothing has happened.
+//!    is changed. A panic of it does not come further than the payload.
 //! 2. A span that could not be entered into the table is not recorded at all.
 //! 3. A span created while its tracepoints were off is never recorded, whatever is switched later. Of
 //!    one created while they were on, what happens while they are off is missing, and nothing else.

@@ -223,19 +223,9 @@ impl<S: tracing_core::Subscriber> Tee<S> {
             _ => self.inner.new_span(attrs),
         };
         drop(inside);
-        /// A field of the user's panicked while we recorded it: nobody will get the id.
-        struct Undo<'s, S: tracing_core::Subscriber>(&'s S, Id);
-        impl<S: tracing_core::Subscriber> Drop for Undo<'_, S> {
-            fn drop(&mut self) {
-                let _inside = Inside::enter();
-                self.0.try_close(self.1.clone());
-            }
-        }
-        let undo = Undo(&self.inner, id.clone());
         if site::of(attrs.metadata()).is_some_and(Site::is_on) {
             self.recorder.open(&id, next_span(), attrs, 0);
         }
-        core::mem::forget(undo);
         id
     }
 
