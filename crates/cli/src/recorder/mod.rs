@@ -53,6 +53,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// A child of a command may announce itself this long after the command has ended.
 const GRACE: Duration = Duration::from_millis(200);
 const REFINE_EVERY: Duration = Duration::from_secs(10);
+/// How often the trace is told what was lost and why: what a killed recorder can leave untold.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a recording ended.
 #[derive(Debug)]
@@ -88,6 +90,7 @@ pub(crate) struct Recording {
     _notifier: Notifier,
     progress: Progress,
     refined: Instant,
+    told: Instant,
     /// Hits of all trace points at the end; asked only when nothing was recorded.
     pub(crate) hits: Option<u64>,
     /// Since when no process is left.
@@ -148,6 +151,7 @@ impl Recording {
             _notifier: notifier,
             progress,
             refined,
+            told: refined,
             hits: None,
             alone: None,
             stopping: None,
@@ -181,6 +185,10 @@ impl Recording {
         if self.refined.elapsed() >= REFINE_EVERY {
             self.refined = Instant::now();
             self.sink.set_clock(self.clock.refine()).map_err(store_failure)?;
+        }
+        if self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            self.sink.tell_losses().map_err(store_failure)?;
         }
         self.progress.show(&self.standing());
         self.ended(deadline)

@@ -131,6 +131,12 @@ impl Sink {
         self.trace.as_mut().map_or(Ok(()), |trace| trace.set_clock(clock))
     }
 
+    /// Stores what was lost so far, by cause. Writes nothing when nothing has changed.
+    pub(crate) fn tell_losses(&mut self) -> std::result::Result<(), StoreError> {
+        let losses = self.losses.to_store();
+        self.trace.as_mut().map_or(Ok(()), |trace| trace.set_losses(&losses))
+    }
+
     /// Ends the directory.
     pub(crate) fn finish(&mut self) -> std::result::Result<(), StoreError> {
         let Some(mut trace) = self.trace.take() else { return Ok(()) };
