@@ -81,7 +81,7 @@ fn doc(w: &Workspace) -> Result<()> {
 }
 
 fn torture(w: &Workspace) -> Result<()> {
-    let srcu = "run --release -p owlet-torture -- srcu --seconds 5";
+    let srcu = "run --release -p owlet-torture -- run --flavours srcu --seconds 5";
     pass(w.cargo(srcu))?;
     pass(w.cargo(&format!("{srcu} --backend portable")))?;
     pass(w.cargo(
@@ -123,27 +123,27 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         id: "M1",
         fault: "a grace period drains one rank only",
-        check: "run --release -p owlet-torture -- srcu --seconds 10 --backend portable --no-fork",
+        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 10 --backend portable --no-fork",
     },
     Mutant {
         id: "M2",
         fault: "locks are summed before unlocks",
-        check: "run --release -p owlet-torture -- srcu --seconds 10 --backend portable --no-fork",
+        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 10 --backend portable --no-fork",
     },
     Mutant {
         id: "M3",
         fault: "no heavy fence in a grace period",
-        check: "run --release -p owlet-torture -- srcu --seconds 8 --sprint",
+        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 8 --sprint",
     },
     Mutant {
         id: "M19",
         fault: "a forked child keeps the counts of the parent's other threads",
-        check: "run --release -p owlet-torture -- srcu --seconds 1",
+        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 1",
     },
     Mutant {
         id: "M21",
         fault: "plain and atomic increments share a word",
-        check: "run --release -p owlet-torture -- srcu --seconds 10 --no-fork",
+        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 10 --no-fork",
     },
     Mutant {
         id: "M8",

@@ -5,10 +5,11 @@
 
 mod conditions;
 mod cost;
+mod flavour;
 mod probe;
 mod rng;
+mod run;
 mod seccomp;
-mod srcu;
 
 use std::process::ExitCode;
 
@@ -23,8 +24,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Readers, updaters, forks, signals and migrations on one SRCU domain.
-    Srcu(srcu::Options),
+    /// Readers, updaters, forks, signals, stops and migrations on one flavour after the other.
+    Run(run::Options),
     /// What a section and a grace period cost here: ns and membarriers, against floors.
     Cost(cost::Options),
     /// Print the backend, the reason and what membarrier can do, one `key value` a line.
@@ -46,7 +47,7 @@ enum Command {
 }
 
 /// A backend to force.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Backend {
     /// Whatever the machine allows.
     Auto,
@@ -66,7 +67,7 @@ impl Backend {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Srcu(options) => srcu::run(&options),
+        Command::Run(options) => run::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Probe => probe::run(),
         Command::Conditions { command } => conditions::run(&command),

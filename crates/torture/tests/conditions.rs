@@ -29,9 +29,9 @@ fn check(wrapper: &[&str], environment: Option<(&str, &str)>, expected: &[&str])
     for line in expected {
         assert!(text(&probe).contains(line), "wanted {line:?} in:\n{}", text(&probe));
     }
-    let run = with(&["srcu", "--seconds", "1"]);
+    let run = with(&["run", "--seconds", "1"]);
     assert!(run.status.success(), "{}", text(&run));
-    assert!(text(&run).starts_with("srcu: PASS "), "{}", text(&run));
+    assert!(text(&run).contains("\ntorture: PASS "), "{}", text(&run));
 }
 
 fn seccomp(answer: &'static str) -> [&'static str; 4] {
@@ -69,7 +69,8 @@ fn as_it_is() {
 /// A filter that comes long after the decision: heavy fences walk over the CPUs.
 #[test]
 fn filter_installed_later() {
-    let run = torture(&["srcu", "--seconds", "2", "--late-filter", "eperm"], None);
+    let run =
+        torture(&["run", "--flavours", "srcu", "--seconds", "2", "--late-filter", "eperm"], None);
     assert!(run.status.success(), "{}", text(&run));
 }
 

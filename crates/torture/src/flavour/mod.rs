@@ -1,0 +1,128 @@
+//! What is tortured: one table entry per flavour of grace period.
+//!
+//! The engine in `run` is written against two traits. [`Flavour`] is the readers' side, generic so that
+//! a section costs what it costs a user; [`Waits`] is the other side, an object. Two flavours of the
+//! table are wrong on purpose: a torture that does not catch them proves nothing.
+
+pub(crate) mod broken;
+pub(crate) mod srcu;
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use owlet_rcu::Cookie;
+
+/// The flavours, as named on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Name {
+    /// SRCU: per-CPU counters, no registration.
+    Srcu,
+    /// Wrong on purpose: waits return at once.
+    Busted,
+    /// Wrong on purpose: waits visit every CPU, which does for readers that are never preempted.
+    Trivial,
+}
+
+impl Name {
+    /// Those that must hold.
+    pub(crate) const REAL: &'static [Self] = &[Self::Srcu];
+
+    pub(crate) fn text(self) -> String {
+        self.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// Ways to wait for a grace period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Gp {
+    /// `synchronize`.
+    Sync,
+    /// `synchronize_expedited`.
+    Exp,
+    /// `snapshot`, then `wait`.
+    Cond,
+}
+
+/// What sections of a flavour may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Abilities {
+    /// Sections nest.
+    pub(crate) nest: bool,
+    /// Threads that never told the library of their existence may read, in signal handlers too.
+    pub(crate) anywhere: bool,
+    /// A forked child may go on using the domain.
+    pub(crate) fork: bool,
+    /// There are cookies.
+    pub(crate) cookies: bool,
+}
+
+/// A section that another thread may end.
+pub(crate) type Movable = Box<dyn Send>;
+
+/// The readers' side of a flavour.
+pub(crate) trait Flavour: 'static {
+    /// What a reader thread keeps from its first section to its last.
+    type Seat;
+    /// See [`Abilities`].
+    const ABILITIES: Abilities;
+
+    /// Called once by every reader thread.
+    fn sit() -> Self::Seat;
+
+    /// Runs `body` in a section.
+    fn section<R>(seat: &mut Self::Seat, body: impl FnOnce() -> R) -> R;
+
+    /// Runs `body` in a section inside whatever sections the thread is in, from any context. Only with
+    /// [`Abilities::anywhere`].
+    fn section_anywhere<R>(body: impl FnOnce() -> R) -> R;
+
+    /// Opens a section that another thread may end, if there are such.
+    fn movable() -> Option<Movable> {
+        None
+    }
+
+    /// Between sections: runs `body`, which may block for long.
+    fn rest(_: &mut Self::Seat, body: impl FnOnce()) {
+        body();
+    }
+
+    /// The other side.
+    fn waits() -> &'static dyn Waits;
+}
+
+/// What a flavour's grace periods have cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cost {
+    pub(crate) grace_periods: u64,
+    pub(crate) membarriers: u64,
+    pub(crate) sleeps: u64,
+}
+
+/// The updaters' side of a flavour.
+pub(crate) trait Waits: Sync {
+    /// Ways that [`Waits::pass`] knows.
+    fn kinds(&self) -> &'static [Gp];
+
+    /// Returns once every section that was running at the call has ended.
+    fn pass(&self, how: Gp, pause: &mut dyn FnMut() -> Duration);
+
+    /// The moment at which every section running now has ended.
+    fn snapshot(&self) -> Cookie;
+
+    /// True once the moment has passed.
+    fn poll(&self, cookie: Cookie) -> bool;
+
+    /// Returns once the moment has passed.
+    fn wait(&self, cookie: Cookie);
+
+    /// For the verdict.
+    fn cost(&self) -> Cost;
+}
+
+impl fmt::Display for Gp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.write_str(value.as_ref().map_or("", |v| v.get_name()))
+    }
+}

@@ -1,0 +1,36 @@
+//! The torture judges: flavours that are wrong on purpose are caught, and what it says is what it found.
+
+use std::process::{Command, Output};
+
+fn torture(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_owlet-torture")).args(args).output().expect("runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// One verdict line, the last; exit status 1.
+#[test]
+fn busted_and_trivial_are_caught() {
+    let run = torture(&["run", "--flavours", "busted,trivial", "--seconds", "8"]);
+    let text = text(&run);
+    assert_eq!(run.status.code(), Some(1), "{text}");
+    assert!(text.contains("busted: FAIL FAULT:"), "{text}");
+    assert!(text.contains("trivial: FAIL FAULT:"), "{text}");
+    let last = text.lines().last().expect("a verdict");
+    assert!(last.starts_with("torture: FAIL "), "{text}");
+    assert_eq!(text.matches("torture: ").count(), 1, "{text}");
+}
+
+#[test]
+fn json_is_one_object() {
+    let run = torture(&["run", "--flavours", "srcu", "--seconds", "1", "--seed", "7", "--json"]);
+    let text = text(&run);
+    assert!(run.status.success(), "{text}");
+    let verdict: serde_json::Value = serde_json::from_str(&text).expect("one JSON object");
+    assert_eq!(verdict["held"], true);
+    assert_eq!(verdict["seed"], 7);
+    assert_eq!(verdict["flavours"][0]["flavour"], "srcu");
+    assert!(verdict["flavours"][0]["grace_periods"].as_u64() > Some(10), "{text}");
+}
