@@ -11,22 +11,49 @@
 //! The crate is useful alone and knows nothing of tracing.
 //!
 //! # Modules
-//! - `srcu`: the domain (`srcu`), its memory (`srcu::block`), its grace periods (`srcu::grace`), and
-//!   what happens to it in a forked child (`srcu::fork`).
-//! - `protocol`: when is a grace period over? The algorithm, over a trait, so that the loom models
-//!   run the very code that ships.
-//! - `gate`: how a thread sleeps until another has finished something, likewise over a trait.
+//! - `engine`: every flavour's grace periods: who runs them, who waits how, what is counted.
+//! - `protocol`: when is an SRCU grace period over? Over a trait, so that the loom models run the
+//!   very code that ships. `gate`: how a thread sleeps until another has finished something.
+//! - `seq`: sequence numbers and cookies. `held`: whose sections.
+//! - `worker`: the thread that brings about what nobody waits for.
+//! - `srcu`: the domain (`srcu`), its memory (`srcu::block`), its part of grace periods
+//!   (`srcu::grace`).
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[cfg(not(loom))]
+mod domain;
+#[cfg(not(loom))]
+mod engine;
+#[cfg(not(loom))]
+pub mod expedite;
+#[cfg(not(loom))]
+mod future;
 #[doc(hidden)]
 pub mod gate;
+#[cfg(not(loom))]
+mod held;
 #[doc(hidden)]
 pub mod protocol;
+#[doc(hidden)]
+pub mod seq;
 #[cfg(not(loom))]
 mod srcu;
+#[cfg(not(loom))]
+pub mod stall;
+#[doc(hidden)]
+pub mod turns;
+#[cfg(not(loom))]
+mod worker;
 
 #[cfg(not(loom))]
-pub use srcu::{Cookie, Srcu, SrcuGuard, SrcuStats};
+pub use domain::Domain;
+#[cfg(not(loom))]
+pub use engine::{EngineRef, Holder, Stats, wait_all, wait_all_expedited};
+#[cfg(not(loom))]
+pub use future::Synchronize;
+pub use seq::{Cookie, FullCookie};
+#[cfg(not(loom))]
+pub use srcu::{Srcu, SrcuGuard};

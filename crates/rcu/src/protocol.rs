@@ -20,13 +20,16 @@
 //! sequence readers alone it succeeds at once. Steps 1 and 4 end even if new readers never stop
 //! coming, since those enter the other rank.
 //!
+//! A grace period is not a loop that waits but a [`Stepper`]: its leader advances it as far as it will
+//! go, and may meanwhile lead others.
+//!
 //! # Barriers
 //! | letter | where | what |
 //! |---|---|---|
-//! | `[E]` | [`grace_period`], first | full: the caller's unpublishing before the scan of step 1 |
+//! | `[E]` | [`Stepper::step`], first | full: the caller's unpublishing before the scan of step 1 |
 //! | `[F]` | [`is_empty`], between the sums | load-load: exits before entries |
-//! | `[G]` | [`grace_period`], after the flip | heavy: flip and unpublishing before the scan of step 4, on every CPU |
-//! | `[H]` | [`grace_period`], last | full: the scans before whatever the caller frees |
+//! | `[G]` | [`Stepper::fenced`], after the flip | heavy: flip and unpublishing before the scan of step 4, on every CPU |
+//! | `[H]` | [`Stepper::step`], last | full: the scans before whatever the caller frees |
 //! | `[R0]` | sequence reader, its look at the index | acquire: one that sees the flip sees the unpublishing (`[E]`) |
 //! | `[R1]` | reader, after its entry | sequence: compiler barrier (light half of `[G]`); atomic: full |
 //! | `[R2]` | reader, before its exit | release; atomic: full |
@@ -39,7 +42,7 @@
 //!    and therefore sees what was unpublished.
 //!
 //! # What is proved where
-//! `tests/loom.rs` runs [`grace_period`] with atomic readers (all of it) and with sequence readers,
+//! `tests/loom.rs` runs [`Stepper`] with atomic readers (all of it) and with sequence readers,
 //! where a sequence is modelled as a critical section of a per-CPU mutex and the membarrier as
 //! passing through each of those mutexes. That carries the restart (in flight before, or after) and
 //! the barrier's effect on each CPU; it does not carry the store buffer of a CPU that the barrier
@@ -57,10 +60,6 @@ pub trait Machine {
     fn exits(&self, rank: u32) -> u64;
     /// A `SeqCst` fence (a trait method so that a model can leave one out).
     fn fence(&self, letter: Letter);
-    /// `fence::heavy_rseq`: a full barrier on every CPU, and every sequence in flight restarts.
-    fn heavy(&self);
-    /// Called between two looks at a rank that is not empty; `attempt` counts from 0.
-    fn pause(&self, attempt: u32);
 }
 
 /// The fences of the table in the module's header.
@@ -74,28 +73,106 @@ pub enum Letter {
     H,
 }
 
+/// How far a step came.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The grace period is over.
+    Done,
+    /// A heavy fence (`fence::heavy_rseq`: a full barrier on every CPU, and every sequence in flight
+    /// restarts) has to come next. Whoever steps has it done, tells by `fenced`, and steps again.
+    /// One fence serves all domains that are at this point when it begins.
+    Fence,
+    /// Readers are in the way: step again later.
+    Blocked,
+}
+
+/// Where a grace period is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Begin,
+    /// Step 1: the rank the index does not name.
+    Stragglers,
+    /// Step 3: flipped, waiting for the heavy fence.
+    Flipped,
+    /// Step 4: the rank the index named.
+    Drain,
+    Over,
+}
+
+/// A grace period in progress: goes as far as it can without waiting, whenever it is stepped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stepper {
+    stage: Stage,
+    old: u32,
+}
+
+impl Stepper {
+    /// Goes on, as far as possible without waiting.
+    pub fn step(&mut self, m: &impl Machine) -> Step {
+        loop {
+            match self.stage {
+                Stage::Begin => {
+                    // [E] pairs with [R1] of atomic readers: orders the caller's unpublishing before
+                    // the scan. Without it: a straggler reads the old pointer and its entry is not
+                    // seen here.
+                    m.fence(Letter::E);
+                    self.old = m.index() & 1;
+                    self.stage = Stage::Stragglers;
+                }
+                Stage::Stragglers => {
+                    // Mutant M1: one rank only. A straggler of the grace period before last is never
+                    // waited for.
+                    if !cfg!(owlet_mutant = "M1") && !is_empty(m, self.old ^ 1) {
+                        return Step::Blocked;
+                    }
+                    m.set_index(self.old ^ 1);
+                    owlet_percpu::testpoint::reached(owlet_percpu::testpoint::Point::AfterFlip);
+                    self.stage = Stage::Flipped;
+                }
+                Stage::Flipped if cfg!(owlet_mutant = "M3") => self.stage = Stage::Drain,
+                Stage::Flipped => return Step::Fence,
+                Stage::Drain => {
+                    if !is_empty(m, self.old) {
+                        return Step::Blocked;
+                    }
+                    // [H] pairs with [R2]: orders the exits summed before what the caller does next.
+                    // Without it: the caller's free is ahead of the reader's last use.
+                    m.fence(Letter::H);
+                    self.stage = Stage::Over;
+                }
+                Stage::Over => return Step::Done,
+            }
+        }
+    }
+
+    /// Says that the heavy fence has been done, begun after [`Step::Fence`] was returned.
+    pub fn fenced(&mut self) {
+        if self.stage == Stage::Flipped {
+            // [G] pairs with [R1]: a sequence in flight commits before it and is counted below, or
+            // starts again after it and sees the flip and the unpublishing. Without it (mutant M3):
+            // an entry is in flight, or in a store buffer, while the sums below agree.
+            self.stage = Stage::Drain;
+        }
+    }
+}
+
 /// Waits until every section that was running at the call has ended. Callers exclude each other.
-pub fn grace_period(m: &impl Machine) {
-    // [E] pairs with [R1] of atomic readers: orders the caller's unpublishing before the scan.
-    // Without it: a straggler reads the old pointer and its entry is not seen here.
-    m.fence(Letter::E);
-    let old = m.index() & 1;
-    // Mutant M1: one rank only. A straggler of the grace period before last is never waited for.
-    if !cfg!(owlet_mutant = "M1") {
-        wait_until_empty(m, old ^ 1);
+///
+/// `heavy` is the heavy fence; `pause` is called between two looks at a rank that is not empty.
+pub fn grace_period(m: &impl Machine, heavy: impl Fn(), pause: impl Fn()) {
+    let mut stepper = Stepper::default();
+    loop {
+        match stepper.step(m) {
+            Step::Done => return,
+            Step::Fence => {
+                heavy();
+                stepper.fenced();
+            }
+            Step::Blocked => pause(),
+        }
     }
-    m.set_index(old ^ 1);
-    owlet_percpu::testpoint::reached(owlet_percpu::testpoint::Point::AfterFlip);
-    // [G] pairs with [R1]: a sequence in flight commits before it and is counted below, or starts
-    // again after it and sees the flip and the unpublishing. Without it (mutant M3): an entry is in
-    // flight, or in a store buffer, while the sums below agree.
-    if !cfg!(owlet_mutant = "M3") {
-        m.heavy();
-    }
-    wait_until_empty(m, old);
-    // [H] pairs with [R2]: orders the exits summed before what the caller does next. Without it:
-    // the caller's free is ahead of the reader's last use.
-    m.fence(Letter::H);
 }
 
 /// True if nobody who was counted in `rank` is still inside.
@@ -117,12 +194,4 @@ pub fn is_empty(m: &impl Machine, rank: u32) -> bool {
         (exits, m.entries(rank))
     };
     first == second
-}
-
-fn wait_until_empty(m: &impl Machine, rank: u32) {
-    let mut attempt = 0;
-    while !is_empty(m, rank) {
-        m.pause(attempt);
-        attempt = attempt.saturating_add(1);
-    }
 }

@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use owlet_rcu::gate::{Gate, Kernel};
-use owlet_rcu::protocol::{Letter, Machine, grace_period, is_empty};
+use owlet_rcu::protocol::{self, Letter, Machine, is_empty};
 
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -134,7 +134,9 @@ impl Machine for World {
             _ => fence(Ordering::SeqCst),
         }
     }
+}
 
+impl World {
     fn heavy(&self) {
         if self.without == Without::Heavy {
             return;
@@ -145,10 +147,10 @@ impl Machine for World {
         }
         fence(Ordering::SeqCst);
     }
+}
 
-    fn pause(&self, _: u32) {
-        thread::yield_now();
-    }
+fn grace_period(world: &World) {
+    protocol::grace_period(world, || world.heavy(), thread::yield_now);
 }
 
 fn one_grace_period(world: &World) {
@@ -200,7 +202,7 @@ fn straggler(grace_period: fn(&World)) {
 /// SR-03: both ranks are drained.
 #[test]
 fn sr_03_straggler() {
-    straggler(|w| grace_period(w));
+    straggler(grace_period);
 }
 
 /// Mutant M1: the rank the index does not name is not looked at.
@@ -213,7 +215,7 @@ fn sr_03_straggler_one_rank_must_fail() {
         w.set_index(old ^ 1);
         w.heavy();
         while !is_empty(w, old) {
-            w.pause(0);
+            thread::yield_now();
         }
         w.fence(Letter::H);
     });
@@ -338,7 +340,7 @@ fn sequence_reader_two_grace_periods() {
             .collect();
         one_grace_period(&world);
         world.shared.store(2, Ordering::Release);
-        grace_period(&*world);
+        grace_period(&world);
         world.free(1);
         for reader in readers {
             reader.join().unwrap();

@@ -66,7 +66,7 @@ pub fn synchronize() -> Result<(), SynchronizeError> {
 
 /// What the waits for probes have cost so far.
 #[must_use]
-pub fn grace_periods() -> owlet_rcu::SrcuStats {
+pub fn grace_periods() -> owlet_rcu::Stats {
     probe::PROBES.stats()
 }
 

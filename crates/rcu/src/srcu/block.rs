@@ -18,13 +18,13 @@
 //! longer than need be, but right.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use owlet_percpu::Slots;
 use owlet_sys::memory::Mapping;
 
-use super::held;
-use crate::gate::Gate;
+use crate::engine::{Engine, EngineRef};
+use crate::held;
 
 /// The word that counts the entries of the rank an index names: 0 or 1.
 #[inline(always)]
@@ -48,31 +48,26 @@ pub(super) struct Block {
     pub(super) index: AtomicU32,
     /// Which block this is, from 0; constant.
     pub(super) id: AtomicU32,
-    /// The domain's grace periods.
-    pub(super) gp: GpState,
+    /// True if readers count by atomics and no grace period has a heavy fence: constant while a
+    /// domain lives.
+    fenced: AtomicU32,
     used: AtomicU32,
     next: AtomicPtr<Block>,
+    handle: Handle,
+    /// The domain's grace periods.
+    pub(super) engine: Engine,
 }
 
-/// State of the domain's grace periods; see `grace`.
-#[repr(align(128))]
+/// The block's own address, good for the slots behind it as well; what the engine knows a block by.
 #[derive(Debug)]
-pub(super) struct GpState {
-    /// Twice the number of completed grace periods, plus 1 while one runs.
-    pub(super) seq: AtomicU64,
-    /// `held::identity` of the thread that runs grace periods, 0 = nobody.
-    pub(super) leader: AtomicUsize,
-    /// The leader sleeps on this between two looks; changed by whoever is in a hurry.
-    pub(super) nudge: AtomicU32,
-    /// Threads that want grace periods expedited at the moment.
-    pub(super) hurry: AtomicU32,
-    /// Where the others wait for the leader.
-    pub(super) gate: Gate,
-    pub(super) expedited: AtomicU64,
-    pub(super) membarriers: AtomicU64,
-    pub(super) sleeps: AtomicU64,
-    pub(super) stalls: AtomicU64,
-    pub(super) calls: AtomicU64,
+pub(super) struct Handle(AtomicPtr<Block>);
+
+impl Handle {
+    /// The block.
+    pub(super) fn block(&self) -> Option<BlockRef> {
+        // SAFETY: null, or what `link` stored.
+        unsafe { BlockRef::from_ptr(self.0.load(Ordering::Relaxed)) }
+    }
 }
 
 /// Slots begin here.
@@ -124,6 +119,18 @@ impl BlockRef {
         self.0.as_ptr()
     }
 
+    /// The domain's grace periods.
+    pub(super) fn engine(self) -> EngineRef {
+        // SAFETY: blocks are initialised and never unmapped (invariant 1).
+        let block: &'static Block = unsafe { self.0.as_ref() };
+        EngineRef(&block.engine)
+    }
+
+    /// True if readers fence for themselves.
+    pub(super) fn is_fenced(self) -> bool {
+        self.fenced.load(Ordering::Relaxed) != 0
+    }
+
     /// The domain's slots.
     #[inline(always)]
     pub(super) fn slots(self) -> Slots {
@@ -145,7 +152,7 @@ impl BlockRef {
     /// still there (a leaked guard), or others share it.
     pub(super) fn release(self) {
         let shared = core::ptr::eq(self.0.as_ptr(), &raw const RESERVE.block);
-        if !shared && self.is_quiet() && self.gp.leader.load(Ordering::Acquire) == 0 {
+        if !shared && self.is_quiet() && self.engine.is_at_rest() {
             self.used.store(0, Ordering::Release);
         }
     }
@@ -156,42 +163,29 @@ impl Block {
         Self {
             index: AtomicU32::new(0),
             id: AtomicU32::new(0),
-            gp: GpState {
-                seq: AtomicU64::new(0),
-                leader: AtomicUsize::new(0),
-                nudge: AtomicU32::new(0),
-                hurry: AtomicU32::new(0),
-                gate: Gate::new(),
-                expedited: AtomicU64::new(0),
-                membarriers: AtomicU64::new(0),
-                sleeps: AtomicU64::new(0),
-                stalls: AtomicU64::new(0),
-                calls: AtomicU64::new(0),
-            },
+            fenced: AtomicU32::new(0),
             used: AtomicU32::new(1),
             next: AtomicPtr::new(core::ptr::null_mut()),
+            handle: Handle(AtomicPtr::new(core::ptr::null_mut())),
+            engine: Engine::new(),
         }
-    }
-
-    /// What a new domain begins with at zero.
-    fn counters(&self) -> [&AtomicU64; 6] {
-        let gp = &self.gp;
-        [&gp.seq, &gp.expedited, &gp.membarriers, &gp.sleeps, &gp.stalls, &gp.calls]
     }
 }
 
 /// A block for a new domain: a free one, a new one, or the shared reserve.
-pub(super) fn claim() -> BlockRef {
-    for block in all() {
-        let free = block.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
-        if free.is_ok() {
-            for counter in block.counters() {
-                counter.store(0, Ordering::Relaxed);
-            }
-            return block;
-        }
+pub(super) fn claim(name: &'static str, fenced: bool) -> BlockRef {
+    let block = recycled().or_else(map);
+    if let Some(block) = block {
+        block.engine.renew(name);
+        block.fenced.store(u32::from(fenced), Ordering::Relaxed);
+        return block;
     }
-    map().unwrap_or_else(reserve)
+    reserve()
+}
+
+fn recycled() -> Option<BlockRef> {
+    let take = |b: &BlockRef| b.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+    all().find(|block| take(block).is_ok())
 }
 
 /// Number of blocks ever made: above [`held::BUCKETS`], domains share buckets.
@@ -215,12 +209,19 @@ fn map() -> Option<BlockRef> {
     let at = memory.leak().cast::<Block>();
     // SAFETY: fresh pages, aligned to a page and long enough.
     unsafe { at.write(Block::new()) };
-    let block = BlockRef(at);
-    link(block);
-    Some(block)
+    // SAFETY: just initialised, never unmapped, reached by nobody else.
+    unsafe { link(BlockRef(at)) };
+    Some(BlockRef(at))
 }
 
-fn link(block: BlockRef) {
+/// # Safety
+/// Called once per block, before anybody else can reach it.
+unsafe fn link(block: BlockRef) {
+    // SAFETY: blocks are initialised and never unmapped (invariant 1).
+    let header: &'static Block = unsafe { block.0.as_ref() };
+    header.handle.0.store(block.as_ptr(), Ordering::Relaxed);
+    // SAFETY: the caller's.
+    unsafe { header.engine.link(&header.handle) };
     let id = COUNT.fetch_add(1, Ordering::Relaxed);
     block.id.store(id, Ordering::Relaxed);
     block.index.store(2 * (id % held::BUCKETS), Ordering::Relaxed);
@@ -262,7 +263,8 @@ fn reserve() -> BlockRef {
     // The whole of RESERVE, so that the pointer may be used for the slots.
     let block = BlockRef(NonNull::from(&RESERVE).cast());
     if RESERVE_LINKED.swap(1, Ordering::AcqRel) == 0 {
-        link(block);
+        // SAFETY: linked once, by whoever swapped first.
+        unsafe { link(block) };
     }
     block
 }

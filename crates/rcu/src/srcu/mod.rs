@@ -7,8 +7,8 @@
 //! words of their own.
 //!
 //! # Grace periods
-//! See `protocol` (when is one over), `grace` (who runs them, who waits how), `block` (memory),
-//! `fork` (the child), `held` (whose sections).
+//! See `protocol` (when is one over), `grace` (SRCU's part), `engine` (who runs them, who waits how),
+//! `block` (memory), `held` (whose sections).
 //!
 //! # Measurements
 //! `owlet-torture cost`, AMD Zen 4 VM, 2 vCPUs, Linux 6.18, glibc 2.36, 2026-11-30, load 16 (so the
@@ -25,9 +25,7 @@
 //! are about 0.5.
 
 mod block;
-mod fork;
 mod grace;
-mod held;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -36,6 +34,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use owlet_percpu::Entered;
 
 use block::{Block, BlockRef, entries, exits};
+
+use crate::domain::{Domain, inherent_domain, sealed};
+use crate::engine::EngineRef;
+use crate::held;
 
 /// An SRCU domain: readers never block, and updaters wait for the readers of this domain only.
 ///
@@ -78,9 +80,11 @@ use block::{Block, BlockRef, entries, exits};
 ///
 /// # Leaks
 /// A forgotten guard, or a thread that ends inside a section, makes every later grace period of the
-/// domain wait for ever ([`SrcuStats::stalls`] counts after 10 s). Nothing becomes unsound.
+/// domain wait for ever ([`crate::stall`] reports it). Nothing becomes unsound.
 pub struct Srcu {
     block: AtomicPtr<Block>,
+    name: &'static str,
+    fenced: bool,
 }
 
 /// A section of a domain, ended when dropped, on whatever thread.
@@ -92,33 +96,20 @@ pub struct SrcuGuard<'a> {
     _not_copied: PhantomData<&'a mut ()>,
 }
 
-/// A moment in a domain's grace periods; see [`Srcu::snapshot`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cookie(u64);
-
-/// What a domain's grace periods have cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SrcuStats {
-    /// Grace periods completed.
-    pub grace_periods: u64,
-    /// Those that somebody wanted expedited.
-    pub expedited: u64,
-    /// `membarrier` calls: one per grace period in the rseq backend, none in the portable one.
-    pub membarriers: u64,
-    /// Times the thread that ran a grace period slept while it waited for readers.
-    pub sleeps: u64,
-    /// Waits asked for: [`Srcu::synchronize`] and its like.
-    pub calls: u64,
-    /// Grace periods that have taken more than ten seconds.
-    pub stalls: u64,
-}
-
 impl Srcu {
     /// A domain without readers.
     #[must_use]
     pub const fn new() -> Self {
-        Self { block: AtomicPtr::new(core::ptr::null_mut()) }
+        Self::named("")
     }
+
+    /// [`Srcu::new`] with a name for reports and statistics.
+    #[must_use]
+    pub const fn named(name: &'static str) -> Self {
+        Self { block: AtomicPtr::new(core::ptr::null_mut()), name, fenced: false }
+    }
+
+    inherent_domain!();
 
     /// Enters a section that ends when the guard is dropped. Never fails, blocks or allocates.
     #[inline]
@@ -194,7 +185,7 @@ impl Srcu {
         if let Some(block) = self.block() {
             return block;
         }
-        let mine = block::claim();
+        let mine = block::claim(self.name, self.fenced);
         let null = core::ptr::null_mut();
         let stored =
             self.block.compare_exchange(null, mine.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
@@ -206,6 +197,14 @@ impl Srcu {
                 unsafe { BlockRef::from_ptr(theirs) }.unwrap_or(mine)
             }
         }
+    }
+}
+
+impl sealed::Sealed for Srcu {}
+
+impl Domain for Srcu {
+    fn engine(&self) -> EngineRef {
+        self.block().unwrap_or_else(|| self.block_slow()).engine()
     }
 }
 
@@ -260,3 +259,7 @@ impl fmt::Debug for SrcuGuard<'_> {
         f.debug_struct("SrcuGuard").field("rank", &(self.token & 1)).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "domain_tests.rs"]
+mod tests;

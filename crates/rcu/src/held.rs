@@ -17,7 +17,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Domains that are told apart exactly.
-pub(super) const BUCKETS: u32 = 32;
+pub(crate) const BUCKETS: u32 = 32;
 const CELLS: usize = 2 * BUCKETS as usize;
 
 /// Sections begun and ended, apart: one word that goes up and down in every section would be a chain
@@ -59,7 +59,7 @@ unsafe fn bump(cells: &[Cell<u32>; CELLS], at: u32) {
 /// # Safety
 /// `at` is the index of a block: twice its bucket, plus the rank, so below `CELLS`.
 #[inline(always)]
-pub(super) unsafe fn up(at: u32) {
+pub(crate) unsafe fn up(at: u32) {
     // SAFETY: the caller's.
     MARKS.with(|marks| unsafe { bump(&marks.begun, at) });
 }
@@ -69,20 +69,20 @@ pub(super) unsafe fn up(at: u32) {
 /// # Safety
 /// As [`up`].
 #[inline(always)]
-pub(super) unsafe fn down(at: u32) {
+pub(crate) unsafe fn down(at: u32) {
     // SAFETY: the caller's.
     MARKS.with(|marks| unsafe { bump(&marks.ended, at) });
 }
 
 /// Sections of this thread in a domain and rank (an upper bound).
-pub(super) fn count(at: u32) -> u32 {
+pub(crate) fn count(at: u32) -> u32 {
     let of = |cells: &[Cell<u32>; CELLS]| cells.get(at as usize % CELLS).map_or(0, Cell::get);
     MARKS.with(|marks| of(&marks.begun).wrapping_sub(of(&marks.ended)))
 }
 
 /// A number that names this thread among all of the process's past and future ones, never 0.
 #[inline(always)]
-pub(super) fn serial() -> u64 {
+pub(crate) fn serial() -> u64 {
     let serial = MARKS.with(|m| m.serial.get());
     if serial == 0 { serial_slow() } else { serial }
 }
@@ -101,7 +101,7 @@ fn serial_slow() -> u64 {
 /// Notes that a guard taken by the thread `serial` is given back by another. False if that thread
 /// stayed behind in a parent process: its section was struck out at the fork and must not be counted
 /// as ended again.
-pub(super) fn note_foreign(serial: u64) -> bool {
+pub(crate) fn note_foreign(serial: u64) -> bool {
     if serial < FORK_MARK.load(Ordering::Relaxed) && serial != SURVIVOR.load(Ordering::Relaxed) {
         return false;
     }
@@ -110,17 +110,17 @@ pub(super) fn note_foreign(serial: u64) -> bool {
 }
 
 /// True if no guard has been given back by another thread: then counts are exact.
-pub(super) fn exact() -> bool {
+pub(crate) fn exact() -> bool {
     FOREIGN.load(Ordering::Relaxed) == 0
 }
 
 /// In a forked child, on its only thread.
-pub(super) fn mark_fork() {
+pub(crate) fn mark_fork() {
     SURVIVOR.store(MARKS.with(|m| m.serial.get()), Ordering::Relaxed);
     FORK_MARK.store(NEXT_SERIAL.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// An address that names this thread among the living ones and stays the same over fork.
-pub(super) fn identity() -> usize {
+pub(crate) fn identity() -> usize {
     MARKS.with(|marks| core::ptr::from_ref(marks).addr())
 }

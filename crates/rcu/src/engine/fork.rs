@@ -1,9 +1,8 @@
 //! What happens to domains in a forked child.
 //!
-//! The child has one thread and inherits counters in which sections of its parent's other threads
-//! are open. Nobody will ever end them. So for each domain and rank the child adds, to the exits,
-//! what is open and not its own: `entries - exits - held`. What is left open is the surviving
-//! thread's own, and goes on protecting it. Nothing else changes: readers notice nothing.
+//! The child has one thread. What its parent's other threads had open or registered nobody will ever
+//! close; each flavour strikes it out (`Flavour::forked`), and keeps what is the surviving thread's
+//! own, which goes on protecting it.
 //!
 //! A leader that stayed behind is deposed; the grace period it ran is forgotten (`seq` back to even),
 //! which makes cookies wait longer, never shorter. If the surviving thread *is* the leader (it forked
@@ -26,15 +25,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use owlet_sys::fork::generation;
 use owlet_sys::process;
 
-use super::block::{self, BlockRef, entries, exits};
-use super::held;
+use crate::{held, worker};
 
 static STATE: AtomicU64 = AtomicU64::new(0);
 const FIXING: u64 = u64::MAX;
 
 /// Called at the start of every wait: one load and a compare when nothing has happened.
 #[inline]
-pub(super) fn check() {
+pub(crate) fn check() {
     let now = generation();
     if STATE.load(Ordering::Acquire) != now {
         check_slow(now);
@@ -68,33 +66,16 @@ fn check_slow(now: u64) {
 /// Puts every domain right in a child; `alone` if this is its only thread.
 fn put_right(alone: bool) {
     let me = held::identity();
-    for block in block::all() {
-        if block.gp.leader.load(Ordering::Relaxed) != me {
-            let seq = block.gp.seq.load(Ordering::Relaxed);
-            block.gp.seq.store(seq & !1, Ordering::Relaxed);
-            block.gp.hurry.store(0, Ordering::Relaxed);
-            block.gp.leader.store(0, Ordering::Release);
+    for engine in super::all() {
+        if engine.turns.leader() != me {
+            engine.hurry.store(0, Ordering::Relaxed);
         }
-        // Mutant M19: the child keeps the counters.
-        if alone && !cfg!(owlet_mutant = "M19") {
-            strike_out(block);
-        }
+        engine.turns.depose(me);
+        engine.flavour().forked(alone);
     }
+    worker::forked();
     if alone {
         held::mark_fork();
-    }
-}
-
-fn strike_out(block: BlockRef) {
-    let slots = block.slots();
-    let index = block.index.load(Ordering::Relaxed);
-    for index in [index, index ^ 1] {
-        let open = slots.sum(entries(index)).wrapping_sub(slots.sum(exits(index)));
-        let dead = open.wrapping_sub(u64::from(held::count(index)));
-        // `held` may be too high; then the difference is "negative" and nothing is struck.
-        if dead <= u64::MAX / 2 && dead != 0 {
-            slots.add_atomic(exits(index), dead);
-        }
     }
 }
 

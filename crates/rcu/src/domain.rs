@@ -1,0 +1,161 @@
+//! What all flavours have in common.
+
+use crate::engine::{EngineRef, Stats};
+use crate::seq::{Cookie, FullCookie};
+
+pub(crate) mod sealed {
+    /// Only this crate's flavours are domains.
+    pub trait Sealed {}
+}
+
+/// A domain of any flavour: its grace periods.
+///
+/// Every domain type has these as inherent methods too. Waiting is for threads that are not inside a
+/// section of the same domain and not in a signal handler; taking and polling cookies is for anybody.
+pub trait Domain: Sync + sealed::Sealed {
+    /// How the engine knows the domain.
+    #[doc(hidden)]
+    fn engine(&self) -> EngineRef;
+
+    /// The moment at which every section running now will have ended. Starts nothing: somebody must
+    /// wait, or ask with [`Domain::start_poll`]. Full barrier; async-signal-safe.
+    fn snapshot(&self) -> Cookie {
+        self.engine().snapshot()
+    }
+
+    /// [`Domain::snapshot`], and the moment comes about without further calls: the library's worker
+    /// thread sees to it (started now if it does not run). Not for signal handlers.
+    fn start_poll(&self) -> Cookie {
+        self.engine().start_poll(false)
+    }
+
+    /// [`Domain::start_poll`] in a hurry.
+    fn start_poll_expedited(&self) -> Cookie {
+        self.engine().start_poll(true)
+    }
+
+    /// True once the moment has passed; from then on for 2^62 grace periods. Starts nothing.
+    /// Lock-free, without allocation, async-signal-safe; two loads and a comparison.
+    ///
+    /// When true, what the caller does next comes after every section that was running at the
+    /// snapshot, and, with the snapshot's fence, like after a [`Domain::synchronize`] that began
+    /// there.
+    fn poll(&self, cookie: Cookie) -> bool {
+        self.engine().poll(cookie)
+    }
+
+    /// [`Domain::snapshot`] that remembers the domain.
+    fn snapshot_full(&self) -> FullCookie {
+        self.engine().snapshot_full()
+    }
+
+    /// [`Domain::poll`]; false for a cookie of another domain (debug builds panic).
+    fn poll_full(&self, cookie: &FullCookie) -> bool {
+        self.engine().poll_full(cookie)
+    }
+
+    /// Waits until the moment has passed; returns at once if it has.
+    fn wait(&self, cookie: Cookie) {
+        self.engine().wait(cookie, false);
+    }
+
+    /// [`Domain::wait`] in a hurry.
+    fn wait_expedited(&self, cookie: Cookie) {
+        self.engine().wait(cookie, true);
+    }
+
+    /// Waits until every section of this domain that was running at the call has ended.
+    ///
+    /// Full barrier. Sleeps; shares grace periods with others that wait. Do not call inside a section
+    /// of the same domain: it would wait for itself (debug builds panic).
+    fn synchronize(&self) {
+        let engine = self.engine();
+        engine.wait(engine.snapshot(), false);
+    }
+
+    /// [`Domain::synchronize`] for the impatient: runs in the caller, spins before it sleeps, and
+    /// hurries a grace period that another thread is running.
+    fn synchronize_expedited(&self) {
+        let engine = self.engine();
+        engine.wait(engine.snapshot(), true);
+    }
+
+    /// Expedites the grace period in progress or, if none is, the next. Starts none. Takes effect at
+    /// once, also while its leader sleeps; repeated requests are one.
+    fn expedite_current(&self) {
+        self.engine().expedite_current();
+    }
+
+    /// What the domain's grace periods have cost so far.
+    fn stats(&self) -> Stats {
+        self.engine().stats()
+    }
+
+    /// The name the domain was made with, or "".
+    fn name(&self) -> &'static str {
+        self.engine().name()
+    }
+}
+
+/// Gives a type the methods of [`Domain`] as its own.
+macro_rules! inherent {
+    ($($(#[$meta:meta])* fn $name:ident(&self $(, $arg:ident: $ty:ty)?) $(-> $ret:ty)?;)*) => {
+        $(
+            $(#[$meta])*
+            #[inline]
+            pub fn $name(&self $(, $arg: $ty)?) $(-> $ret)? {
+                $crate::domain::Domain::$name(self $(, $arg)?)
+            }
+        )*
+    };
+}
+
+/// The methods of [`Domain`] as inherent ones; use inside an `impl` block of a domain type.
+macro_rules! inherent_domain {
+    () => {
+        $crate::domain::inherent! {
+            /// See [`Domain::snapshot`](crate::Domain::snapshot).
+            #[must_use]
+            fn snapshot(&self) -> $crate::seq::Cookie;
+            /// See [`Domain::start_poll`](crate::Domain::start_poll).
+            #[must_use]
+            fn start_poll(&self) -> $crate::seq::Cookie;
+            /// See [`Domain::start_poll_expedited`](crate::Domain::start_poll_expedited).
+            #[must_use]
+            fn start_poll_expedited(&self) -> $crate::seq::Cookie;
+            /// See [`Domain::poll`](crate::Domain::poll).
+            #[must_use]
+            fn poll(&self, cookie: $crate::seq::Cookie) -> bool;
+            /// See [`Domain::snapshot_full`](crate::Domain::snapshot_full).
+            #[must_use]
+            fn snapshot_full(&self) -> $crate::seq::FullCookie;
+            /// See [`Domain::poll_full`](crate::Domain::poll_full).
+            #[must_use]
+            fn poll_full(&self, cookie: &$crate::seq::FullCookie) -> bool;
+            /// See [`Domain::wait`](crate::Domain::wait).
+            fn wait(&self, cookie: $crate::seq::Cookie);
+            /// See [`Domain::wait_expedited`](crate::Domain::wait_expedited).
+            fn wait_expedited(&self, cookie: $crate::seq::Cookie);
+            /// See [`Domain::synchronize`](crate::Domain::synchronize).
+            fn synchronize(&self);
+            /// See [`Domain::synchronize_expedited`](crate::Domain::synchronize_expedited).
+            fn synchronize_expedited(&self);
+            /// See [`Domain::expedite_current`](crate::Domain::expedite_current).
+            fn expedite_current(&self);
+            /// See [`Domain::stats`](crate::Domain::stats).
+            #[must_use]
+            fn stats(&self) -> $crate::engine::Stats;
+            /// See [`Domain::name`](crate::Domain::name).
+            #[must_use]
+            fn name(&self) -> &'static str;
+        }
+
+        /// [`Domain::synchronize`](crate::Domain::synchronize) for async code: `.await` it on any
+        /// runtime. The sections it waits for are those running now, when it is made.
+        pub fn synchronize_async(&self) -> $crate::future::Synchronize<'_> {
+            $crate::future::Synchronize::new(self)
+        }
+    };
+}
+
+pub(crate) use {inherent, inherent_domain};

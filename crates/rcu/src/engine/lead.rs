@@ -1,0 +1,157 @@
+//! One grace period being led, and the waits that do nothing else.
+
+use super::pace::{self, Futex};
+use super::{EngineRef, Flavour, Step, Stepper, fork};
+use crate::held;
+use crate::seq::Cookie;
+use crate::worker;
+
+/// One grace period, from its beginning to its end, in the hands of its leader.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) engine: EngineRef,
+    /// Where SRCU's protocol is.
+    pub(crate) stepper: Stepper,
+    /// For other flavours: what they like. Zero at the beginning.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for flavours to come"))]
+    pub(crate) scratch: [u64; 4],
+    wants_fence: bool,
+    /// Looks in vain so far.
+    attempt: u32,
+    /// When the leader first had to wait, 0 = not yet.
+    since: u64,
+    stalls: u32,
+}
+
+impl Run {
+    /// The caller has become the leader: begins a grace period.
+    pub(super) fn begin(engine: EngineRef) -> Self {
+        engine.turns.begin();
+        let mut run = Self {
+            engine,
+            stepper: Stepper::default(),
+            scratch: [0; 4],
+            wants_fence: false,
+            attempt: 0,
+            since: 0,
+            stalls: 0,
+        };
+        engine.flavour().begin(&mut run);
+        run
+    }
+
+    /// Goes on as far as possible without waiting.
+    pub(super) fn step(&mut self) -> Step {
+        let flavour: &dyn Flavour = self.engine.flavour();
+        let step = flavour.step(self);
+        self.wants_fence = step == Step::Fence;
+        step
+    }
+
+    /// A heavy fence has been done, begun after the last step; told to every run there is.
+    pub(super) fn fenced(&mut self) {
+        if !core::mem::take(&mut self.wants_fence) {
+            return;
+        }
+        self.engine.counters.membarriers.add(1);
+        self.engine.flavour().fenced(self);
+    }
+
+    /// After [`Step::Done`]: the grace period has ended, and so has the leadership.
+    pub(super) fn end(self) {
+        let engine = self.engine;
+        if engine.hurried() {
+            engine.counters.expedited.add(1);
+        }
+        engine.turns.end();
+        resign(engine);
+    }
+
+    /// How long to wait before the next step, and counts.
+    pub(super) fn pace(&mut self) -> pace::Pace {
+        let pace = pace::pace(self.attempt, self.engine.hurried());
+        self.attempt = self.attempt.saturating_add(1);
+        if matches!(pace, pace::Pace::Sleep(_)) {
+            self.engine.counters.sleeps.add(1);
+            self.note_stall();
+        }
+        pace
+    }
+
+    fn note_stall(&mut self) {
+        let now = owlet_sys::clock::monotonic_ns();
+        if self.since == 0 {
+            self.since = now;
+        }
+        let age = now.saturating_sub(self.since);
+        if crate::stall::is_due(age, self.stalls) {
+            self.stalls = self.stalls.saturating_add(1);
+            self.engine.counters.stalls.add(1);
+            crate::stall::report(self.engine, age);
+        }
+    }
+}
+
+/// Stops leading without having begun, or after the end.
+pub(super) fn resign(engine: EngineRef) {
+    engine.turns.resign(&Futex::default());
+    if !engine.work.is_idle() {
+        worker::wake();
+    }
+}
+
+/// Leads one grace period to its end, waiting as need be.
+pub(super) fn lead(engine: EngineRef) {
+    let mut run = Run::begin(engine);
+    loop {
+        match run.step() {
+            Step::Done => break,
+            Step::Fence => {
+                owlet_percpu::fence::heavy_rseq();
+                run.fenced();
+            }
+            Step::Blocked => {
+                let hurried = engine.hurried();
+                pace::pause(run.pace(), || engine.hurried() != hurried);
+            }
+        }
+    }
+    if engine.hurried() {
+        engine.counters.expedited.add(1);
+    }
+    engine.turns.end();
+}
+
+impl EngineRef {
+    /// Waits for a moment; `hurry` spins first and hurries whoever leads.
+    pub(crate) fn wait(self, cookie: Cookie, hurry: bool) {
+        fork::check();
+        if self.poll(cookie) {
+            return;
+        }
+        self.refuse_own_section();
+        self.counters.calls.add(1);
+        if hurry {
+            self.hurry.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+            self.nudge();
+        }
+        let kernel = Futex::default();
+        self.turns.wait(&kernel, held::identity(), cookie, || lead(self));
+        if !self.work.is_idle() {
+            worker::wake();
+        }
+        if hurry {
+            self.hurry.fetch_sub(1, core::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Debug builds: a thread must not wait for itself.
+    pub(crate) fn refuse_own_section(self) {
+        if cfg!(debug_assertions) {
+            assert!(
+                !self.flavour().is_inside(),
+                "waiting for a grace period of a domain inside a section of the same domain"
+            );
+        }
+    }
+}

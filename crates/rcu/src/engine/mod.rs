@@ -1,0 +1,317 @@
+//! The engine: every flavour's grace periods are run by the code here.
+//!
+//! A flavour says how to find out whether its readers have left ([`Flavour`]); the engine says who
+//! finds out, when, how often, who else is served by it, and what is counted and reported. A grace
+//! period is a [`Run`] that its leader *steps*: each step goes as far as it can without waiting. So
+//! one thread can lead several domains at once: `wait_all` in the caller, the worker for polled
+//! cookies, callbacks and async waiters.
+//!
+//! # Modules
+//! - `crate::turns`: sequence number, leader, gate (modelled).
+//! - `lead`: one run being stepped; blocking waits.
+//! - `wait_all`: several domains at once.
+//! - `pace`: how long between two looks.
+//! - `stats`: counters.
+//! - `fork`: the child.
+//!
+//! # Memory
+//! Engines are never freed: a domain's block (its engine included) is recycled when the domain is
+//! dropped, so the worker and a forked child may walk all of them without a lock.
+
+pub(crate) mod fork;
+mod lead;
+pub(crate) mod pace;
+mod stats;
+mod wait_all;
+
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::protocol::{Step, Stepper};
+use crate::seq::{self, Cookie, FullCookie};
+use crate::turns::Turns;
+use crate::worker;
+
+pub(crate) use lead::Run;
+pub(crate) use stats::Counters;
+pub use stats::Stats;
+pub(crate) use wait_all::Herd;
+pub use wait_all::{wait_all, wait_all_expedited};
+
+/// What a flavour tells the engine. Implemented by its never-freed block.
+///
+/// The engine calls [`Flavour::begin`], [`Flavour::step`] and [`Flavour::fenced`] as the one leader
+/// of the domain, possibly from different threads for different runs.
+pub(crate) trait Flavour: Sync {
+    /// A grace period begins: note what has to be noted in `run`.
+    fn begin(&self, run: &mut Run) {
+        let _ = run;
+    }
+
+    /// Goes on as far as possible without waiting.
+    fn step(&self, run: &mut Run) -> Step;
+
+    /// The heavy fence that [`Step::Fence`] asked for has been done.
+    fn fenced(&self, run: &mut Run) {
+        let _ = run;
+    }
+
+    /// Who is in the way, as far as is known.
+    fn holders(&self, out: &mut Vec<Holder>) {
+        let _ = out;
+    }
+
+    /// True if the calling thread is, beyond doubt, inside a section of this domain, so that it
+    /// would wait for itself.
+    fn is_inside(&self) -> bool {
+        false
+    }
+
+    /// In a forked child, on its first thread; `alone` if that is still the only one. Sections and
+    /// registrations of threads that stayed behind are to be struck out.
+    fn forked(&self, alone: bool);
+}
+
+/// Somebody a grace period waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// Name of the thread that entered, if known.
+    pub thread: String,
+    /// Its thread id, or 0.
+    pub tid: u32,
+    /// What holds the grace period up: "section", "online", ..
+    pub what: &'static str,
+    /// Where the section began (with the feature `stacks`), or empty.
+    pub stack: String,
+}
+
+/// A domain's grace periods.
+#[repr(align(128))]
+#[doc(hidden)]
+pub struct Engine {
+    turns: Turns,
+    /// Threads that want grace periods expedited at the moment.
+    hurry: AtomicU32,
+    /// Grace periods up to this `seq` are expedited.
+    expedite_until: AtomicU64,
+    /// The furthest moment the worker has been asked to bring about.
+    wanted: AtomicU64,
+    pub(crate) work: worker::Link,
+    pub(crate) wakers: worker::Wakers,
+    pub(crate) counters: Counters,
+    name_at: AtomicPtr<u8>,
+    name_len: AtomicUsize,
+    /// From 1.
+    id: AtomicU32,
+    next: AtomicPtr<Engine>,
+    flavour: UnsafeCell<Option<&'static dyn Flavour>>,
+}
+
+// SAFETY: all fields but `flavour` are atomics, and that is written once, by `link`, before anybody
+// else can reach the engine.
+unsafe impl Sync for Engine {}
+
+/// How `wait_all`, the worker and callbacks drive a domain.
+#[derive(Clone, Copy)]
+pub struct EngineRef(pub(crate) &'static Engine);
+
+impl core::ops::Deref for EngineRef {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        self.0
+    }
+}
+
+impl fmt::Debug for EngineRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineRef").field("domain", &self.0.name()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("turns", &self.turns).finish_non_exhaustive()
+    }
+}
+
+static ENGINES: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// All engines ever made, those of dropped domains included.
+pub(crate) fn all() -> impl Iterator<Item = EngineRef> {
+    let mut at = ENGINES.load(Ordering::Acquire);
+    core::iter::from_fn(move || {
+        // SAFETY: the list holds null and what `link` put there: engines that live for ever.
+        let engine: &'static Engine = unsafe { at.as_ref() }?;
+        at = engine.next.load(Ordering::Acquire);
+        Some(EngineRef(engine))
+    })
+}
+
+impl Engine {
+    pub(crate) const fn new() -> Self {
+        Self {
+            turns: Turns::new(),
+            hurry: AtomicU32::new(0),
+            expedite_until: AtomicU64::new(seq::START),
+            wanted: AtomicU64::new(seq::START),
+            work: worker::Link::new(),
+            wakers: worker::Wakers::new(),
+            counters: Counters::new(),
+            name_at: AtomicPtr::new(core::ptr::null_mut()),
+            name_len: AtomicUsize::new(0),
+            id: AtomicU32::new(0),
+            next: AtomicPtr::new(core::ptr::null_mut()),
+            flavour: UnsafeCell::new(None),
+        }
+    }
+
+    /// Makes a new engine known, for ever, as the grace periods of `flavour`. Async-signal-safe.
+    ///
+    /// # Safety
+    /// Called once per engine, before anybody else can reach it.
+    pub(crate) unsafe fn link(&'static self, flavour: &'static dyn Flavour) {
+        // SAFETY: nobody else reaches it yet (caller).
+        unsafe { *self.flavour.get() = Some(flavour) };
+        self.id.store(COUNT.fetch_add(1, Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let me = core::ptr::from_ref(self).cast_mut();
+        let mut head = ENGINES.load(Ordering::Relaxed);
+        loop {
+            self.next.store(head, Ordering::Relaxed);
+            match ENGINES.compare_exchange_weak(head, me, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// For a recycled block: a new domain begins, called `name`.
+    pub(crate) fn renew(&self, name: &'static str) {
+        self.name_len.store(0, Ordering::Relaxed);
+        self.name_at.store(name.as_ptr().cast_mut(), Ordering::Relaxed);
+        self.name_len.store(name.len(), Ordering::Relaxed);
+        self.turns.set_seq(seq::START);
+        self.expedite_until.store(seq::START, Ordering::Relaxed);
+        self.wanted.store(seq::START, Ordering::Relaxed);
+        self.counters.clear();
+    }
+
+    /// True if a dropped domain's block may be used for another: no grace period runs or is wanted.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let wanted = Cookie(self.wanted.load(Ordering::Acquire));
+        self.turns.leader() == 0 && self.turns.poll(wanted) && self.work.is_idle()
+    }
+
+    /// The domain's name, or "".
+    pub(crate) fn name(&self) -> &'static str {
+        let (at, len) =
+            (self.name_at.load(Ordering::Relaxed), self.name_len.load(Ordering::Relaxed));
+        if at.is_null() {
+            return "";
+        }
+        // SAFETY: `renew` stored the parts of a `&'static str` before the domain was first used,
+        // and stores others only when it is gone.
+        let bytes = unsafe { core::slice::from_raw_parts(at.cast_const(), len) };
+        core::str::from_utf8(bytes).unwrap_or("")
+    }
+
+    /// A number that no other engine has, never 0.
+    pub(crate) fn id(&self) -> u32 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn flavour(&self) -> &'static dyn Flavour {
+        // SAFETY: written once, before the engine was published (`link`).
+        unsafe { *self.flavour.get() }.unwrap_or(&Nothing)
+    }
+
+    /// The moment at which every section running now will have ended.
+    #[inline]
+    pub(crate) fn snapshot(&self) -> Cookie {
+        fork::check();
+        self.turns.snapshot(full_fence)
+    }
+
+    pub(crate) fn snapshot_full(&self) -> FullCookie {
+        FullCookie { cookie: self.snapshot(), domain: self.id() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn poll(&self, cookie: Cookie) -> bool {
+        self.turns.poll(cookie)
+    }
+
+    pub(crate) fn poll_full(&self, cookie: &FullCookie) -> bool {
+        let mine = cookie.domain == self.id() || cookie.domain == 0;
+        debug_assert!(mine, "a cookie of another domain");
+        mine && self.poll(cookie.cookie)
+    }
+
+    /// True while grace periods of this domain are to be quick.
+    pub(crate) fn hurried(&self) -> bool {
+        match crate::expedite::switch() {
+            crate::expedite::Switch::Force => true,
+            crate::expedite::Switch::Forbid => false,
+            crate::expedite::Switch::AsAsked => {
+                let until = self.expedite_until.load(Ordering::Relaxed);
+                self.hurry.load(Ordering::Relaxed) != 0
+                    || !seq::is_at_or_after(self.turns.seq(), until)
+            }
+        }
+    }
+
+    /// The furthest moment somebody wants brought about without waiting for it.
+    pub(crate) fn wanted(&self) -> Cookie {
+        Cookie(self.wanted.load(Ordering::Acquire))
+    }
+}
+
+impl EngineRef {
+    /// A snapshot that comes about without further calls.
+    pub(crate) fn start_poll(self, expedited: bool) -> Cookie {
+        let cookie = self.snapshot();
+        if expedited {
+            seq::advance(&self.expedite_until, cookie);
+            self.nudge();
+        }
+        seq::advance(&self.wanted, cookie);
+        worker::drive(self);
+        cookie
+    }
+
+    /// The grace period in progress, or else the next, is to be quick from now on.
+    pub(crate) fn expedite_current(self) {
+        let now = self.turns.seq();
+        let end = if now & 1 == 1 { now.wrapping_add(1) } else { now.wrapping_add(2) };
+        seq::advance(&self.expedite_until, Cookie(end));
+        self.nudge();
+    }
+
+    /// Ends the present sleep of a leader who is another thread.
+    pub(crate) fn nudge(self) {
+        full_fence();
+        let leader = self.turns.leader();
+        if leader != 0 {
+            pace::bell(leader).open(&pace::Futex::default());
+        }
+    }
+}
+
+/// What an engine without a flavour would have: no readers.
+struct Nothing;
+
+impl Flavour for Nothing {
+    fn step(&self, _: &mut Run) -> Step {
+        Step::Done
+    }
+
+    fn forked(&self, _: bool) {}
+}
+
+/// A `SeqCst` fence.
+#[inline(always)]
+pub(crate) fn full_fence() {
+    core::sync::atomic::fence(Ordering::SeqCst);
+}

@@ -1,0 +1,155 @@
+//! Waiting for several domains at once.
+//!
+//! The caller takes a cookie of each domain, leads those that nobody leads, all of them in turn, and
+//! so waits for the slowest, not for the sum. One heavy fence serves all domains that are at that
+//! point together. Domains that others lead are looked at in between.
+
+use core::time::Duration;
+
+use super::pace::{self, Pace};
+use super::{EngineRef, Run, fork};
+use crate::domain::Domain;
+use crate::held;
+use crate::protocol::Step;
+use crate::seq::{Cookie, is_at_or_after};
+
+/// Waits until every section that was running at the call, in any of `domains`, has ended.
+///
+/// The waits overlap: the time is that of the slowest domain. A domain that is named twice is waited
+/// for once; an empty list returns at once. Full barrier. Do not call inside a section of one of
+/// them (debug builds panic).
+pub fn wait_all(domains: &[&dyn Domain]) {
+    wait_engines(domains, false);
+}
+
+/// [`wait_all`] for the impatient, as [`Domain::synchronize_expedited`] is to
+/// [`Domain::synchronize`].
+pub fn wait_all_expedited(domains: &[&dyn Domain]) {
+    wait_engines(domains, true);
+}
+
+/// One domain of a [`Herd`].
+struct Member {
+    engine: EngineRef,
+    cookie: Cookie,
+    run: Option<Run>,
+    hurry: bool,
+}
+
+/// Domains that one thread brings forward together.
+#[derive(Default)]
+pub(crate) struct Herd {
+    members: Vec<Member>,
+}
+
+fn wait_engines(domains: &[&dyn Domain], hurry: bool) {
+    fork::check();
+    let mut herd = Herd::default();
+    for domain in domains {
+        let engine = domain.engine();
+        // Mutant M23: a domain named twice is led twice.
+        if !herd.has(engine) || cfg!(owlet_mutant = "M23") {
+            engine.refuse_own_section();
+            engine.counters.calls.add(1);
+            herd.add(engine, engine.snapshot(), hurry);
+        }
+    }
+    while let (Some(pace), _) = herd.step() {
+        pace::pause(pace, || false);
+    }
+}
+
+impl Herd {
+    pub(crate) fn has(&self, engine: EngineRef) -> bool {
+        self.members.iter().any(|m| core::ptr::eq(m.engine.0, engine.0))
+    }
+
+    fn add(&mut self, engine: EngineRef, cookie: Cookie, hurry: bool) {
+        if hurry {
+            engine.hurry.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+            engine.nudge();
+        }
+        self.members.push(Member { engine, cookie, run: None, hurry });
+    }
+
+    /// The worker's: has the moment brought about, beside what it already brings about.
+    pub(crate) fn want(&mut self, engine: EngineRef, cookie: Cookie, hurry: bool) {
+        let same = |m: &&mut Member| core::ptr::eq(m.engine.0, engine.0);
+        if let Some(member) = self.members.iter_mut().find(same) {
+            if !is_at_or_after(member.cookie.0, cookie.0) {
+                member.cookie = cookie;
+            }
+        } else {
+            self.add(engine, cookie, hurry);
+        }
+    }
+
+    /// Brings every domain as far forward as it will go, and drops those whose moment has passed.
+    /// Says how long to wait before the next step (`None` when there are none left), and whether
+    /// any were dropped.
+    pub(crate) fn step(&mut self) -> (Option<Pace>, bool) {
+        let before = self.members.len();
+        let mut pace = None;
+        loop {
+            let mut fences = false;
+            self.members.retain_mut(|member| member.advance(&mut fences));
+            if !fences {
+                break;
+            }
+            // One fence for all that are at that point.
+            owlet_percpu::fence::heavy_rseq();
+            for run in self.members.iter_mut().filter_map(|m| m.run.as_mut()) {
+                run.fenced();
+            }
+        }
+        for member in &mut self.members {
+            let theirs = match member.run.as_mut() {
+                Some(run) => run.pace(),
+                None => Pace::Sleep(Duration::from_micros(100)),
+            };
+            pace = Some(pace.map_or(theirs, |p: Pace| p.min(theirs)));
+        }
+        (pace, self.members.len() != before)
+    }
+}
+
+impl Member {
+    /// False once the moment has passed.
+    fn advance(&mut self, fences: &mut bool) -> bool {
+        loop {
+            if self.run.is_none() {
+                if self.engine.poll(self.cookie) {
+                    self.leave();
+                    return false;
+                }
+                if !self.engine.turns.try_lead(held::identity()) {
+                    return true;
+                }
+                if self.engine.poll(self.cookie) {
+                    super::lead::resign(self.engine);
+                    continue;
+                }
+                self.run = Some(Run::begin(self.engine));
+            }
+            let Some(mut run) = self.run.take() else { continue };
+            match run.step() {
+                Step::Done => run.end(),
+                Step::Fence => {
+                    *fences = true;
+                    self.run = Some(run);
+                    return true;
+                }
+                Step::Blocked => {
+                    self.run = Some(run);
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn leave(&self) {
+        if self.hurry {
+            self.engine.hurry.fetch_sub(1, core::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}

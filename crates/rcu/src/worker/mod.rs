@@ -1,0 +1,244 @@
+//! The one thread that brings about what nobody waits for: polled cookies, callbacks, async waits.
+//!
+//! It is started when first needed, sleeps while there is nothing to do, and never ends; a forked
+//! child starts one of its own when it first needs one. An engine that has work is put on a list of
+//! the worker's ([`drive`]); the worker asks the [`SOURCES`] of each engine on it what they need,
+//! leads grace periods for them, several domains at once, and lets go of engines that need nothing.
+//!
+//! | `Link::state` | the engine is | next |
+//! |---|---|---|
+//! | `IDLE` | unknown to the worker | `drive`: `QUEUED`, on the stack |
+//! | `QUEUED` | on the stack | the worker takes it off: `ACTIVE` |
+//! | `ACTIVE` | in the worker's hands | needs nothing: `IDLE`, and is asked once more |
+//!
+//! Where no thread can be had, `drive` does what can be done without waiting in the caller, and
+//! whoever comes next tries again.
+
+mod wakers;
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::time::Duration;
+
+use owlet_sys::fork::generation;
+use owlet_sys::process;
+
+use crate::engine::pace::{self, Futex, Pace};
+use crate::engine::{Engine, EngineRef, Herd};
+use crate::held;
+use crate::seq::Cookie;
+
+pub(crate) use wakers::Wakers;
+
+/// What a source still needs of an engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// The moment that has to come about.
+    pub(crate) cookie: Cookie,
+    /// May be put off that long.
+    pub(crate) within: Duration,
+    /// In a hurry.
+    pub(crate) expedited: bool,
+}
+
+/// Does what has become possible for an engine (runs callbacks, wakes waiters) and says what it
+/// still needs. Called on the worker, when driven and after every grace period.
+pub(crate) type Source = fn(EngineRef) -> Option<Need>;
+
+/// Everybody for whom the worker works.
+const SOURCES: &[Source] = &[cookies, wakers::serve];
+
+/// The source of polled cookies.
+fn cookies(engine: EngineRef) -> Option<Need> {
+    let cookie = engine.wanted();
+    (!engine.poll(cookie)).then_some(Need { cookie, within: Duration::ZERO, expedited: false })
+}
+
+const IDLE: u32 = 0;
+const QUEUED: u32 = 1;
+const ACTIVE: u32 = 2;
+
+/// An engine's place in the worker's lists.
+#[derive(Debug)]
+pub(crate) struct Link {
+    state: AtomicU32,
+    next: AtomicPtr<Engine>,
+}
+
+impl Link {
+    pub(crate) const fn new() -> Self {
+        Self { state: AtomicU32::new(IDLE), next: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// True if the worker has nothing to do with the engine.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == IDLE
+    }
+}
+
+static STACK: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
+/// Changes with every reason to look.
+static POKES: AtomicU32 = AtomicU32::new(0);
+/// `held::identity` of the worker, 0 = there is none.
+static WORKER: AtomicUsize = AtomicUsize::new(0);
+/// The generation of the process that has (or is starting) a worker, 0 = none.
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
+/// Asks the worker to look at `engine`, now that its sources have something new. Allocates if the
+/// worker has to be started. False if there is no worker and none could be started.
+pub(crate) fn drive(engine: EngineRef) -> bool {
+    let link = &engine.0.work;
+    let state = &link.state;
+    if state.compare_exchange(IDLE, QUEUED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        push(engine);
+    }
+    let running = start();
+    wake();
+    running
+}
+
+fn push(engine: EngineRef) {
+    let me = core::ptr::from_ref(engine.0).cast_mut();
+    let mut head = STACK.load(Ordering::Relaxed);
+    loop {
+        engine.0.work.next.store(head, Ordering::Relaxed);
+        match STACK.compare_exchange_weak(head, me, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => head = now,
+        }
+    }
+}
+
+/// Makes the worker look again.
+pub(crate) fn wake() {
+    POKES.fetch_add(1, Ordering::Release);
+    fence(Ordering::SeqCst);
+    let worker = WORKER.load(Ordering::Relaxed);
+    if worker != 0 {
+        pace::bell(worker).open(&Futex::default());
+    }
+}
+
+/// Calls `waker` once the moment has passed.
+pub(crate) fn add_waker(engine: EngineRef, cookie: Cookie, waker: core::task::Waker) {
+    engine.0.wakers.push(cookie, waker);
+    drive(engine);
+}
+
+/// True if the calling thread is the worker.
+pub(crate) fn is_me() -> bool {
+    WORKER.load(Ordering::Relaxed) == held::identity()
+}
+
+/// Starts the worker if there is none. True if there is one.
+fn start() -> bool {
+    let now = generation();
+    let started = STARTED.load(Ordering::Acquire);
+    if started == now {
+        return true;
+    }
+    if STARTED.compare_exchange(started, now, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return true;
+    }
+    let spawned = std::thread::Builder::new().name("owlet-rcu".into()).spawn(work);
+    if spawned.is_err() {
+        STARTED.store(0, Ordering::Release);
+    }
+    spawned.is_ok()
+}
+
+/// In a forked child: the worker stayed behind, unless it is the thread that forked.
+pub(crate) fn forked() {
+    if is_me() {
+        STARTED.store(generation(), Ordering::Release);
+        return;
+    }
+    WORKER.store(0, Ordering::Relaxed);
+    STARTED.store(0, Ordering::Release);
+    STACK.store(core::ptr::null_mut(), Ordering::Relaxed);
+    // What the worker was busy with goes on when the child starts its own.
+    for engine in crate::engine::all() {
+        if !engine.0.work.is_idle() {
+            engine.0.work.state.store(QUEUED, Ordering::Relaxed);
+            push(engine);
+        }
+    }
+}
+
+/// The worker's life.
+fn work() {
+    process::block_signals();
+    WORKER.store(held::identity(), Ordering::Release);
+    let mut active: Vec<EngineRef> = Vec::new();
+    let mut herd = Herd::default();
+    loop {
+        let pokes = POKES.load(Ordering::Acquire);
+        take_stack(&mut active);
+        let patience = serve(&mut active, &mut herd);
+        let (pace, progress) = herd.step();
+        if progress {
+            continue;
+        }
+        let pace = match (pace, patience) {
+            (Some(pace), Some(time)) => pace.min(Pace::Sleep(time)),
+            (Some(pace), None) => pace,
+            (None, Some(time)) => Pace::Sleep(time),
+            (None, None) => Pace::Sleep(Duration::from_secs(3600)),
+        };
+        pace::pause(pace, || POKES.load(Ordering::Relaxed) != pokes);
+    }
+}
+
+fn take_stack(active: &mut Vec<EngineRef>) {
+    let mut at = STACK.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: the stack holds null and engines, which live for ever.
+    while let Some(engine) = unsafe { at.as_ref() } {
+        at = engine.work.next.load(Ordering::Relaxed);
+        engine.work.state.store(ACTIVE, Ordering::Relaxed);
+        active.push(EngineRef(engine));
+    }
+}
+
+/// Serves all active engines; says how long what is left may be put off, if anything is.
+fn serve(active: &mut Vec<EngineRef>, herd: &mut Herd) -> Option<Duration> {
+    let mut patience: Option<Duration> = None;
+    active.retain(|&engine| {
+        let Some(need) = ask(engine).or_else(|| let_go(engine)) else { return false };
+        if need.within.is_zero() {
+            herd.want(engine, need.cookie, need.expedited);
+        } else {
+            patience = Some(patience.map_or(need.within, |p| p.min(need.within)));
+        }
+        true
+    });
+    patience
+}
+
+/// What the engine's sources need: the furthest moment, the least patience.
+fn ask(engine: EngineRef) -> Option<Need> {
+    let mut all: Option<Need> = None;
+    for need in SOURCES.iter().filter_map(|source| source(engine)) {
+        all = Some(all.map_or(need, |other| merge(need, other)));
+    }
+    all
+}
+
+fn merge(a: Need, b: Need) -> Need {
+    let later = crate::seq::is_at_or_after(a.cookie.0, b.cookie.0);
+    Need {
+        cookie: if later { a.cookie } else { b.cookie },
+        within: a.within.min(b.within),
+        expedited: a.expedited || b.expedited,
+    }
+}
+
+/// Lets go of an engine that needs nothing, unless it has come to need something meanwhile.
+fn let_go(engine: EngineRef) -> Option<Need> {
+    let state = &engine.0.work.state;
+    state.store(IDLE, Ordering::Relaxed);
+    // A source that put something down before it found us ACTIVE is heard here; one that comes later
+    // finds IDLE and drives.
+    fence(Ordering::SeqCst);
+    let need = ask(engine)?;
+    state.compare_exchange(IDLE, ACTIVE, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    Some(need)
+}
