@@ -5,6 +5,7 @@
 //! barrier letter paired, every model with a twin that fails) are the tests of this package.
 
 mod run;
+mod spin;
 mod steps;
 
 #[cfg(test)]

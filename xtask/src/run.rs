@@ -38,6 +38,24 @@ impl Workspace {
         command
     }
 
+    /// Whether the package `name` is installed; a step that needs it is skipped without, and says so.
+    pub(crate) fn tool(&self, name: &str) -> Result<bool> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        if std::env::split_paths(&path).any(|dir| dir.join(name).is_file()) {
+            return Ok(true);
+        }
+        if self.require_tools {
+            bail!("{name} is missing\nhint: apt-get install {name}");
+        }
+        println!("    skipped: {name} is not installed");
+        Ok(false)
+    }
+
+    /// A path of the workspace.
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        self.root.join(relative)
+    }
+
     /// A target folder of its own for builds with other flags.
     pub(crate) fn target(&self, name: &str) -> PathBuf {
         self.root.join("target").join(name)

@@ -22,6 +22,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "musl", about: "the foundations as a static program without glibc", run: musl },
     Step { name: "doc", about: "doc tests, and docs without a broken link", run: doc },
     Step { name: "loom", about: "every model, and every twin that must fail", run: loom },
+    Step { name: "spin", about: "models with store buffers and restarts", run: crate::spin::run },
     Step { name: "torture", about: "seconds of what models cannot carry", run: torture },
     Step { name: "bench", about: "the benchmarks' counts, at their small size", run: bench },
     Step { name: "mutants", about: "every planted fault is caught", run: mutants },
