@@ -4,12 +4,12 @@ use core::sync::atomic::AtomicU32;
 
 /// As on machines that have it; never commits.
 #[inline(always)]
-pub(crate) unsafe fn add(_: *mut u64, _: u64) -> bool {
+pub(crate) unsafe fn add<const DISP: usize>(_: *mut u8, _: u64) -> bool {
     false
 }
 
 /// As on machines that have it; never commits.
 #[inline(always)]
-pub(crate) unsafe fn increment_if(_: *mut u64, _: &AtomicU32, _: u32) -> bool {
+pub(crate) unsafe fn increment_if<const DISP: usize>(_: *mut u8, _: &AtomicU32, _: u32) -> bool {
     false
 }

@@ -26,13 +26,14 @@ use core::sync::atomic::AtomicU32;
 
 use crate::backend::{HOT, HOT_CPUS_AT};
 
-/// `*(word + cpu * 128) += n` in one sequence, `word` being the word in the slot of CPU 0. False,
-/// with nothing stored, if the backend is not rseq or this thread has no CPU number below `cpus()`.
+/// `*(at + DISP + cpu * 128) += n` in one sequence, `at + DISP` being the word in the slot of CPU 0.
+/// False, with nothing stored, if the backend is not rseq or this thread has no CPU number below
+/// `cpus()`. (The displacement is part of the instruction, so it costs nothing.)
 ///
 /// # Safety
-/// `word` lies in the first bank of slot 0 of `cpus()` live slots of 128 bytes.
+/// `at + DISP` lies in the first bank of slot 0 of `cpus()` live slots of 128 bytes.
 #[inline(always)]
-pub(crate) unsafe fn add(word: *mut u64, n: u64) -> bool {
+pub(crate) unsafe fn add<const DISP: usize>(at: *mut u8, n: u64) -> bool {
     // SAFETY: HOT's offset is 0 or the C library's (invariant 2 of the crate), so the stores are to
     // the rseq area of this thread and, by the comparison (invariant 3), to a live slot.
     unsafe {
@@ -51,7 +52,7 @@ pub(crate) unsafe fn add(word: *mut u64, n: u64) -> bool {
             "cmp {t:e}, dword ptr [rip + {hot} + {cpus_at}]",
             "jae {out}",
             "shl {t}, 7",
-            "add qword ptr [{word} + {t}], {n}",
+            "add qword ptr [{word} + {t} + {disp}], {n}",
             "3:",
             ".pushsection .text.unlikely, \"ax\"",
             ".byte 0x0f, 0xb9, 0x3d",
@@ -62,7 +63,8 @@ pub(crate) unsafe fn add(word: *mut u64, n: u64) -> bool {
             ro = out(reg) _,
             hot = sym HOT,
             cpus_at = const HOT_CPUS_AT,
-            word = in(reg) word,
+            disp = const DISP,
+            word = in(reg) at,
             n = in(reg) n,
             out = label { return false },
             options(nostack),
@@ -71,7 +73,7 @@ pub(crate) unsafe fn add(word: *mut u64, n: u64) -> bool {
     true
 }
 
-/// `*(word + cpu * 128) += 1` in one sequence, provided `*index == expected` in the same sequence.
+/// `*(at + DISP + cpu * 128) += 1` in one sequence, provided `*index == expected` in the same sequence.
 /// False, with nothing stored, if it is not, or as for [`add`].
 ///
 /// The comparison and the increment are one: once `index` has been changed and
@@ -80,7 +82,11 @@ pub(crate) unsafe fn add(word: *mut u64, n: u64) -> bool {
 /// # Safety
 /// As [`add`].
 #[inline(always)]
-pub(crate) unsafe fn increment_if(word: *mut u64, index: &AtomicU32, expected: u32) -> bool {
+pub(crate) unsafe fn increment_if<const DISP: usize>(
+    at: *mut u8,
+    index: &AtomicU32,
+    expected: u32,
+) -> bool {
     // SAFETY: as in `add`; `index` is only read, by one aligned load.
     unsafe {
         asm!(
@@ -100,7 +106,7 @@ pub(crate) unsafe fn increment_if(word: *mut u64, index: &AtomicU32, expected: u
             "cmp dword ptr [{index}], {expected:e}",
             "jne {out}",
             "shl {t}, 7",
-            "inc qword ptr [{word} + {t}]",
+            "inc qword ptr [{word} + {t} + {disp}]",
             "3:",
             ".pushsection .text.unlikely, \"ax\"",
             ".byte 0x0f, 0xb9, 0x3d",
@@ -113,7 +119,8 @@ pub(crate) unsafe fn increment_if(word: *mut u64, index: &AtomicU32, expected: u
             cpus_at = const HOT_CPUS_AT,
             index = in(reg) index.as_ptr(),
             expected = in(reg) expected,
-            word = in(reg) word,
+            disp = const DISP,
+            word = in(reg) at,
             out = label { return false },
             options(nostack),
         );
