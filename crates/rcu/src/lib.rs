@@ -16,6 +16,7 @@
 //!   very code that ships. `gate`: how a thread sleeps until another has finished something.
 //! - `seq`: sequence numbers and cookies. `held`: whose sections.
 //! - `worker`: the thread that brings about what nobody waits for.
+//! - `callback`: what is to be done after a grace period, by the worker.
 //! - `srcu`: the domain (`srcu`), its memory (`srcu::block`), its part of grace periods
 //!   (`srcu::grace`).
 #![cfg_attr(
@@ -23,6 +24,8 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[doc(hidden)]
+pub mod callback;
 #[cfg(not(loom))]
 mod domain;
 #[cfg(not(loom))]

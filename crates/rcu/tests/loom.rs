@@ -6,6 +6,9 @@
 //! said in the header of `protocol`.
 #![cfg(loom)]
 
+#[path = "loom/callback.rs"]
+mod callback;
+
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use loom::sync::{Arc, Mutex};
