@@ -6,6 +6,7 @@
 mod conditions;
 mod cost;
 mod flavour;
+mod litmus;
 mod probe;
 mod rng;
 mod run;
@@ -26,6 +27,8 @@ struct Cli {
 enum Command {
     /// Readers, updaters, forks, signals, stops and migrations on one flavour after the other.
     Run(run::Options),
+    /// Outcomes that grace periods forbid, looked for on this hardware.
+    Litmus(litmus::Options),
     /// What a section and a grace period cost here: ns and membarriers, against floors.
     Cost(cost::Options),
     /// Print the backend, the reason and what membarrier can do, one `key value` a line.
@@ -68,6 +71,7 @@ impl Backend {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::run(&options),
+        Command::Litmus(options) => litmus::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Probe => probe::run(),
         Command::Conditions { command } => conditions::run(&command),

@@ -5,6 +5,7 @@
 //! table are wrong on purpose: a torture that does not catch them proves nothing.
 
 pub(crate) mod broken;
+pub(crate) mod real;
 pub(crate) mod srcu;
 
 use std::fmt;
@@ -42,6 +43,39 @@ pub(crate) enum Gp {
     Exp,
     /// `snapshot`, then `wait`.
     Cond,
+    /// `snapshot`, then `wait_expedited`.
+    CondExp,
+    /// `start_poll`, then `poll` until true.
+    Poll,
+    /// `start_poll_expedited`, then `poll` until true.
+    PollExp,
+    /// `snapshot_full`; after somebody's grace period it must have passed.
+    Full,
+    /// `synchronize_async`, on an executor of one thread.
+    Async,
+    /// `wait_all` of this domain, twice, and another.
+    Several,
+    /// `wait_all_expedited` of this domain and another.
+    SeveralExp,
+    /// `start_poll`, then `expedite_current`, then `wait`.
+    Nudged,
+}
+
+impl Gp {
+    /// Every way.
+    pub(crate) const ALL: &'static [Self] = &[
+        Self::Sync,
+        Self::Exp,
+        Self::Cond,
+        Self::CondExp,
+        Self::Poll,
+        Self::PollExp,
+        Self::Full,
+        Self::Async,
+        Self::Several,
+        Self::SeveralExp,
+        Self::Nudged,
+    ];
 }
 
 /// What sections of a flavour may do.

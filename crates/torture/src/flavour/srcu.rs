@@ -1,12 +1,12 @@
 //! SRCU.
 
-use std::time::Duration;
+use owlet_rcu::Srcu;
 
-use owlet_rcu::{Cookie, Srcu};
+use super::real::Real;
+use super::{Abilities, Flavour, Movable, Waits};
 
-use super::{Abilities, Cost, Flavour, Gp, Movable, Waits};
-
-static DOMAIN: Srcu = Srcu::new();
+static DOMAIN: Srcu = Srcu::named("torture");
+static WAITS: Real<Srcu> = Real(&DOMAIN);
 
 /// The fast domain.
 pub(crate) struct Fast;
@@ -37,41 +37,6 @@ impl Flavour for Fast {
     }
 
     fn waits() -> &'static dyn Waits {
-        &DOMAIN
-    }
-}
-
-impl Waits for Srcu {
-    fn kinds(&self) -> &'static [Gp] {
-        &[Gp::Sync, Gp::Exp, Gp::Cond]
-    }
-
-    fn pass(&self, how: Gp, _: &mut dyn FnMut() -> Duration) {
-        match how {
-            Gp::Sync => self.synchronize(),
-            Gp::Exp => self.synchronize_expedited(),
-            Gp::Cond => self.wait(self.snapshot()),
-        }
-    }
-
-    fn snapshot(&self) -> Cookie {
-        Srcu::snapshot(self)
-    }
-
-    fn poll(&self, cookie: Cookie) -> bool {
-        Srcu::poll(self, cookie)
-    }
-
-    fn wait(&self, cookie: Cookie) {
-        Srcu::wait(self, cookie);
-    }
-
-    fn cost(&self) -> Cost {
-        let stats = self.stats();
-        Cost {
-            grace_periods: stats.grace_periods,
-            membarriers: stats.membarriers,
-            sleeps: stats.sleeps,
-        }
+        &WAITS
     }
 }

@@ -88,6 +88,8 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
     let Some(flavour) = options.child else { return supervise::run(options) };
     options.backend.apply();
+    // Decided by a thread that has rseq, if any has.
+    let _ = owlet_percpu::backend();
     let report = match flavour {
         Name::Srcu => torture::<srcu::Fast>(options)?,
         Name::Busted => torture::<broken::Busted>(options)?,

@@ -1,0 +1,118 @@
+//! The updaters' side of every real flavour, over what domains have in common.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use owlet_rcu::{Cookie, Domain, Srcu, Synchronize};
+
+use super::{Cost, Gp, Waits};
+
+/// What domain types have by themselves and not through the trait.
+pub(crate) trait Inherent: Domain + 'static {
+    /// `synchronize_async`.
+    fn future(&self) -> Synchronize<'_>;
+}
+
+/// Implements it.
+macro_rules! inherent {
+    ($($type:ty),*) => {
+        $(impl Inherent for $type {
+            fn future(&self) -> Synchronize<'_> {
+                self.synchronize_async()
+            }
+        })*
+    };
+}
+
+inherent!(Srcu);
+
+/// A domain with every way to wait.
+pub(crate) struct Real<D: 'static>(pub(crate) &'static D);
+
+/// Waited for together with the domain under torture.
+static OTHER: Srcu = Srcu::named("torture-other");
+
+impl<D: Inherent> Waits for Real<D> {
+    fn kinds(&self) -> &'static [Gp] {
+        Gp::ALL
+    }
+
+    fn pass(&self, how: Gp, pause: &mut dyn FnMut() -> Duration) {
+        let domain = self.0;
+        match how {
+            Gp::Sync => domain.synchronize(),
+            Gp::Exp => domain.synchronize_expedited(),
+            Gp::Cond => domain.wait(domain.snapshot()),
+            Gp::CondExp => domain.wait_expedited(domain.snapshot()),
+            Gp::Poll => self.poll_until(domain.start_poll(), pause),
+            Gp::PollExp => self.poll_until(domain.start_poll_expedited(), pause),
+            Gp::Full => {
+                let cookie = domain.snapshot_full();
+                domain.wait(domain.start_poll());
+                while !domain.poll_full(&cookie) {
+                    std::thread::sleep(pause());
+                }
+            }
+            Gp::Async => block_on(domain.future()),
+            Gp::Several => owlet_rcu::wait_all(&[domain, &OTHER, domain]),
+            Gp::SeveralExp => owlet_rcu::wait_all_expedited(&[&OTHER, domain]),
+            Gp::Nudged => {
+                let cookie = domain.start_poll();
+                domain.expedite_current();
+                domain.wait(cookie);
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Cookie {
+        self.0.snapshot()
+    }
+
+    fn poll(&self, cookie: Cookie) -> bool {
+        self.0.poll(cookie)
+    }
+
+    fn wait(&self, cookie: Cookie) {
+        self.0.wait(cookie);
+    }
+
+    fn cost(&self) -> Cost {
+        let stats = self.0.stats();
+        Cost {
+            grace_periods: stats.grace_periods,
+            membarriers: stats.membarriers,
+            sleeps: stats.sleeps,
+        }
+    }
+}
+
+impl<D: Domain> Real<D> {
+    fn poll_until(&self, cookie: Cookie, pause: &mut dyn FnMut() -> Duration) {
+        while !self.0.poll(cookie) {
+            std::thread::sleep(pause());
+        }
+    }
+}
+
+/// Wakes the thread that waits for a future.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The smallest executor there is.
+fn block_on(future: impl Future<Output = ()>) {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    while future.as_mut().poll(&mut context) == Poll::Pending {
+        std::thread::park();
+    }
+}
