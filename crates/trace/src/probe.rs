@@ -137,6 +137,15 @@ impl Entry {
     pub(crate) fn live(&self) -> bool {
         !self.stub.load(Ordering::Relaxed)
     }
+
+    /// The session, if it is one and to be called.
+    #[inline(always)]
+    pub(crate) fn sink(&self) -> Option<&SinkPoint> {
+        match &self.target {
+            Target::Sink(sink) if self.live() => Some(sink),
+            _ => None,
+        }
+    }
 }
 
 /// Where a tracepoint's events are counted.

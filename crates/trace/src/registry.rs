@@ -15,7 +15,7 @@
 
 use crate::control;
 use crate::encoder::Encoder;
-use crate::tracepoint::{Core, count_recursion, run_encoded};
+use crate::tracepoint::{Core, count_recursion, run_bytes, run_encoded};
 use owlet_wire::schema::SchemaRef;
 
 /// A tracepoint described at run time.
@@ -48,6 +48,13 @@ impl DynTracepoint {
     #[inline]
     pub fn emit(&'static self, payload: &Encoder<'_>) {
         run_encoded(&self.core, payload);
+    }
+
+    /// As [`emit`](Self::emit), of a payload that is there in one piece, which is copied once, by the
+    /// ring. Async-signal-safe.
+    #[inline]
+    pub fn emit_bytes(&'static self, payload: &[u8]) {
+        run_bytes(&self.core, payload);
     }
 
     /// Counts one event as lost to recursion in every session that wants it: the bridge was too deep

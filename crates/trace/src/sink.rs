@@ -25,21 +25,43 @@ impl SinkPoint {
     /// Records one event, or counts why not.
     #[inline]
     pub(crate) fn record(&self, context: &Context, payload: &Encoder<'_>) {
-        let session = &*self.session;
+        let ids = self.ids(context);
+        if payload.overflowed() {
+            return self.session.writer.count_loss(Loss::TooLarge);
+        }
+        payload.with_parts(|parts| self.push(ids, parts));
+    }
+
+    /// Records one event whose payload is one piece, or counts why not.
+    #[inline(always)]
+    pub(crate) fn record_bytes(&self, context: &Context, payload: &[u8]) {
+        self.push(self.ids(context), &[payload]);
+    }
+
+    /// As [`record_bytes`](Self::record_bytes), of any number of pieces but one: by the ring's general way,
+    /// so that its short one has one caller and is compiled into it.
+    #[inline(always)]
+    pub(crate) fn record_pieces(&self, context: &Context, pieces: &[&[u8]]) {
+        self.push(self.ids(context), pieces);
+    }
+
+    /// The thread's ids, which the session knows when this returns.
+    #[inline(always)]
+    fn ids(&self, context: &Context) -> (u32, u32) {
         let (pid, tid) = context.ids();
-        if !context.announced(session.slot, session.serial) {
+        if !context.announced(self.session.slot, self.session.serial) {
             self.announce_slow(context, pid, tid);
         }
-        if payload.overflowed() {
-            return session.writer.count_loss(Loss::TooLarge);
+        (pid, tid)
+    }
+
+    #[inline(always)]
+    fn push(&self, (pid, tid): (u32, u32), parts: &[&[u8]]) {
+        if self.filter.is_some() && !self.matches_slow(pid, tid, parts) {
+            return;
         }
-        payload.with_parts(|parts| {
-            if self.filter.is_some() && !self.matches_slow(pid, tid, payload, parts) {
-                return;
-            }
-            // The ring has counted what it refused.
-            let _ = session.writer.push(self.id, pid, tid, parts);
-        });
+        // The ring has counted what it refused.
+        let _ = self.session.writer.push(self.id, pid, tid, parts);
     }
 
     /// Counts an event that was too deep inside others.
@@ -48,8 +70,9 @@ impl SinkPoint {
     }
 
     #[inline(never)]
-    fn matches_slow(&self, pid: u32, tid: u32, payload: &Encoder<'_>, parts: &[&[u8]]) -> bool {
-        let len = u32::try_from(payload.len() + RECORD_HEADER_LEN).unwrap_or(u32::MAX);
+    fn matches_slow(&self, pid: u32, tid: u32, parts: &[&[u8]]) -> bool {
+        let sum = |len: usize, part: &&[u8]| len.saturating_add(part.len());
+        let len = u32::try_from(parts.iter().fold(RECORD_HEADER_LEN, sum)).unwrap_or(u32::MAX);
         let header = RecordHeader { time: 0, id: self.id, len, pid, tid };
         self.filter.as_ref().is_none_or(|filter| filter.matches_parts(&header, parts, None))
     }

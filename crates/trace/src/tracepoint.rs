@@ -184,17 +184,21 @@ pub fn run<'x, F: ?Sized + Send + Sync + 'static>(
 ) {
     let mut encoder = Encoder::new();
     let mut encoded = false;
-    deliver(&point.core, |entry, context| match &entry.target {
-        Target::Sink(sink) => {
-            if !encoded {
-                encode(&mut encoder);
-                encoded = true;
-            }
-            sink.record(context, &encoder);
-        }
-        Target::Function(body) => {
-            if let Some(body) = body.downcast_ref::<Body<F>>() {
-                body.call(&call);
+    deliver(&point.core, |entries, context| {
+        for entry in entries.iter().filter(|entry| entry.live()) {
+            match &entry.target {
+                Target::Sink(sink) => {
+                    if !encoded {
+                        encode(&mut encoder);
+                        encoded = true;
+                    }
+                    sink.record(context, &encoder);
+                }
+                Target::Function(body) => {
+                    if let Some(body) = body.downcast_ref::<Body<F>>() {
+                        body.call(&call);
+                    }
+                }
             }
         }
     });
@@ -203,11 +207,33 @@ pub fn run<'x, F: ?Sized + Send + Sync + 'static>(
 /// Runs an event with a payload that is there already through the sessions attached.
 #[inline]
 pub(crate) fn run_encoded(core: &Core, encoder: &Encoder<'_>) {
-    deliver(core, |entry, context| {
-        if let Target::Sink(sink) = &entry.target {
+    deliver(core, |entries, context| {
+        for sink in entries.iter().filter_map(Entry::sink) {
             sink.record(context, encoder);
         }
     });
+}
+
+/// As [`run_encoded`], of a payload that is one piece. Out of line: some 200 instructions.
+#[inline(never)]
+pub(crate) fn run_bytes(core: &Core, payload: &[u8]) {
+    deliver(core, |entries, context| match entries {
+        // One session, usually: nothing to keep for a next turn.
+        [only] => {
+            if let Some(sink) = only.sink() {
+                sink.record_bytes(context, payload);
+            }
+        }
+        _ => record_bytes_slow(entries, context, payload),
+    });
+}
+
+#[cold]
+#[inline(never)]
+fn record_bytes_slow(entries: &[Entry], context: &context::Context, payload: &[u8]) {
+    for sink in entries.iter().filter_map(Entry::sink) {
+        sink.record_pieces(context, &[payload, &[]]);
+    }
 }
 
 /// One event under way: the read section, and one level of depth.
@@ -225,9 +251,9 @@ impl Drop for Section<'_> {
     }
 }
 
-/// The read side: calls `each` for every live entry.
+/// The read side: `call` gets the entries, of which it calls those that are live.
 #[inline(always)]
-fn deliver(core: &Core, mut each: impl FnMut(&Entry, &context::Context)) {
+fn deliver(core: &Core, call: impl FnOnce(&[Entry], &context::Context)) {
     context::with(|context| {
         let depth = context.enter();
         let _section = Section { context, token: PROBES.read_lock() };
@@ -239,11 +265,7 @@ fn deliver(core: &Core, mut each: impl FnMut(&Entry, &context::Context)) {
         if let Some(hits) = &list.hits {
             hits.counters.add(hits.word, 1);
         }
-        for entry in &list.entries {
-            if entry.live() {
-                each(entry, context);
-            }
-        }
+        call(&list.entries, context);
     });
 }
 

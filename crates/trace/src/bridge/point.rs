@@ -6,7 +6,6 @@
 //! | [A] | `ready` set after `add` | [B] | the sessions' decision before "need not add" |
 //! | [B] | `ready` looked at | [A] | the same |
 
-use crate::encoder::Encoder;
 use crate::registry::{self, DynTracepoint};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use owlet_wire::schema::{FieldRef, Kind, Level, MAX_NAME, Scalar, SchemaRef, TypeRef};
@@ -107,22 +106,18 @@ impl Point {
         }
     }
 
+    /// Records an event with this payload.
     #[inline]
-    pub(crate) fn emit(&'static self, bytes: &[u8]) {
-        let mut encoder = Encoder::new();
-        encoder.raw(bytes);
-        self.point.emit(&encoder);
+    pub(crate) fn emit(&'static self, payload: &[u8]) {
+        self.point.emit_bytes(payload);
     }
 
     /// Records an event of words only.
     #[cfg(feature = "tracing")]
     #[inline]
     pub(crate) fn emit_words<const N: usize>(&'static self, words: [u64; N]) {
-        let mut encoder = Encoder::new();
-        for word in words {
-            encoder.put(word.to_le_bytes());
-        }
-        self.point.emit(&encoder);
+        let bytes = words.map(u64::to_le_bytes);
+        self.point.emit_bytes(bytes.as_flattened());
     }
 
     /// Counts an event that was too deep inside others.

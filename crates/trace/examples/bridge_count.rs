@@ -1,0 +1,177 @@
+//! Each operation of the `tracing` bridge `N` times in a function of its own, to count instructions:
+//! `bridge_count N [OP]`, under `valgrind --tool=callgrind`, reports them by function, inclusive. Two runs
+//! with different `N` tell what one operation has, free of what happens once.
+
+use owlet::session;
+use owlet_ring::{Clock, Reader, RingReader, Segment, SegmentOptions};
+use owlet_wire::config::{Rule, SessionConfig};
+use owlet_wire::schema::Level;
+use std::hint::black_box;
+use std::sync::Arc;
+use tracing::Span;
+
+/// Operations between two looks at the rings.
+const ROUND: u64 = 100;
+
+/// What mini-redis has as a command: the texts of its `Debug` are what its requests record.
+#[derive(Debug)]
+#[expect(dead_code, reason = "for its Debug")]
+struct Set {
+    key: String,
+    value: Vec<u8>,
+    expire: Option<u64>,
+}
+
+fn attach() -> Vec<RingReader> {
+    let config = SessionConfig {
+        session: 1,
+        rules: vec![Rule { pattern: "*".to_owned(), enable: true }],
+        level: Level::Trace,
+        filter: String::new(),
+        rendezvous: String::new(),
+        recorder_pid: std::process::id(),
+    };
+    let tsc = owlet_sys::clock::tsc_usable().usable;
+    let options = SegmentOptions {
+        ring_bytes: 1 << 20,
+        cpus: owlet_percpu::cpus(),
+        clock: if tsc { Clock::Tsc } else { Clock::Monotonic },
+        log_bytes: 1 << 20,
+        config: config.encode(),
+        deferral_us: 2000,
+    };
+    let segment = Arc::new(Segment::create(&options).expect("a segment"));
+    let reader = Reader::new(Arc::clone(&segment));
+    let fd = segment.fd().try_clone_to_owned().expect("a descriptor");
+    session::attach(fd).expect("a session");
+    (0..reader.rings()).filter_map(|i| reader.ring(i)).collect()
+}
+
+#[inline(never)]
+fn op_event_number(n: u64) {
+    tracing::info!(n);
+}
+
+#[inline(never)]
+fn op_event_message(_: u64) {
+    tracing::info!("hello");
+}
+
+/// The fields of `owlet-bench event-cost`'s `tracing-event`.
+#[inline(never)]
+fn op_event_three(n: u64) {
+    tracing::info!(value = n, other = n ^ 1, note = "nine char");
+}
+
+#[inline(never)]
+fn op_event_four(n: u64) {
+    tracing::info!(n, ok = true, text = "a short string", "hello");
+}
+
+#[inline(never)]
+fn op_event_display(n: u64) {
+    tracing::info!(n = %n, "hello");
+}
+
+#[inline(never)]
+fn op_event_debug(set: &Set) {
+    tracing::info!(?set);
+}
+
+#[inline(never)]
+fn op_debug_alone(set: &Set, text: &mut String) {
+    use std::fmt::Write;
+    text.clear();
+    let _ = write!(text, "{set:?}");
+}
+
+#[inline(never)]
+fn op_span_new(n: u64) -> Span {
+    tracing::info_span!("span", n)
+}
+
+#[inline(never)]
+fn op_span_enter(span: &Span) {
+    span.with_subscriber(|(id, dispatch)| dispatch.enter(id));
+}
+
+#[inline(never)]
+fn op_span_exit(span: &Span) {
+    span.with_subscriber(|(id, dispatch)| dispatch.exit(id));
+}
+
+#[inline(never)]
+fn op_span_close(span: Span) {
+    drop(span);
+}
+
+#[inline(never)]
+fn op_log() {
+    log::info!("record");
+}
+
+/// 21 events: two spans, each entered three times, five events.
+#[inline(never)]
+fn op_request(n: u64, set: &Set) {
+    let outer = tracing::info_span!("run", peer = n);
+    let inner = tracing::debug_span!("apply");
+    for step in 0..3 {
+        let _outer = outer.enter();
+        if step == 0 {
+            tracing::debug!(n, "accepted");
+            tracing::debug!(?set);
+        }
+        let _inner = inner.enter();
+        match step {
+            0 => tracing::trace!("locked"),
+            1 => tracing::debug!(?step, "stored"),
+            _ => tracing::info!(n, ok = true, "answered"),
+        }
+    }
+}
+
+fn run(n: u64, only: Option<&str>, rings: &mut [RingReader]) {
+    let set = Set { key: "key:000042".to_owned(), value: b"xxx".to_vec(), expire: None };
+    let mut text = String::new();
+    let (mut expected, mut events) = (0, 0);
+    for i in 0..n {
+        let mut op = |name: &str, count: u64, run: &mut dyn FnMut()| {
+            if only.is_none_or(|only| only == name) {
+                run();
+                expected += count;
+            }
+        };
+        op("event_number", 1, &mut || op_event_number(i));
+        op("event_message", 1, &mut || op_event_message(i));
+        op("event_three", 1, &mut || op_event_three(i));
+        op("event_four", 1, &mut || op_event_four(i));
+        op("event_display", 1, &mut || op_event_display(i));
+        op("event_debug", 1, &mut || op_event_debug(&set));
+        op("debug_alone", 0, &mut || op_debug_alone(&set, &mut text));
+        op("span", 4, &mut || {
+            let span = op_span_new(i);
+            op_span_enter(&span);
+            op_span_exit(&span);
+            op_span_close(span);
+        });
+        op("request", 21, &mut || op_request(i, &set));
+        op("log", 1, &mut || op_log());
+        if i % ROUND == ROUND - 1 || i == n - 1 {
+            events += rings.iter_mut().map(|ring| ring.drain(&mut Vec::new()).events).sum::<u64>();
+        }
+    }
+    black_box(&text);
+    println!("{n} rounds, {}: {events} events", owlet_percpu::backend_why());
+    assert_eq!(events, expected, "events recorded");
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let n = args.next().and_then(|n| n.parse().ok()).unwrap_or(1000);
+    let only = args.next();
+    let mut rings = attach();
+    tracing::dispatcher::set_global_default(tracing::Dispatch::new(owlet::tracing::subscriber()))
+        .expect("the first");
+    owlet::log::logger().install().expect("the first");
+    run(n, only.as_deref(), &mut rings);
+}
