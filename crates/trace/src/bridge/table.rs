@@ -130,7 +130,7 @@ impl<T: Sync + 'static> Table<T> {
     }
 
     /// The entry with this hash for which `same` is true. Wait-free.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<&'static T> {
         match self.search(hash, &same, false) {
             Place::Found(entry) => Some(entry),
@@ -172,7 +172,7 @@ impl<T: Sync + 'static> Table<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn search(&self, hash: u64, same: &impl Fn(&T) -> bool, grow: bool) -> Place<'_, T> {
         for (level, buckets) in self.levels.iter().enumerate().take(self.allowed) {
             // [D] Acquire: pairs with [C]; without it: a level's pointers before they are null.

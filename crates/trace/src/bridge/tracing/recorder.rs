@@ -62,7 +62,7 @@ impl Recorder {
     fn context(&self, explicit: Option<&Id>, contextual: bool) -> u64 {
         match explicit {
             Some(id) => self.spans.find(id.into_u64()).map_or(0, |known| known.span),
-            None if contextual => stack::top(self.owner).map_or(0, |entered| entered.span),
+            None if contextual => stack::top_span(self.owner),
             None => 0,
         }
     }
@@ -131,10 +131,10 @@ impl Recorder {
         }
         stack::push(Entered {
             owner: self.owner,
+            recorded,
             id: id.into_u64(),
             span: known.span,
             site: known.site,
-            recorded,
         });
     }
 

@@ -120,7 +120,7 @@ impl Spans {
     }
 
     /// The span with this id. Wait-free: one cache line a level, and the state.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, id: u64) -> Option<Known<'_>> {
         if id == BUSY || id == FREE {
             // Forged: no span has it.
@@ -237,7 +237,7 @@ impl Drop for Spans {
 }
 
 impl<'t> Known<'t> {
-    #[inline]
+    #[inline(always)]
     fn read(key: &'t AtomicU64, state: &'t State, id: u64) -> Option<Self> {
         // [K] Acquire: pairs with [J]; without it: a new number and the words before.
         let span = state.span.load(order('K', Ordering::Acquire));

@@ -2,6 +2,7 @@
 
 use super::site::{self, Site};
 use super::spans::{New, Spans};
+use super::stack::{self, Entered};
 use super::{Subscriber, Tee};
 use crate::bridge::payload::Payload;
 use crate::bridge::table::{Table, mix};
@@ -185,4 +186,48 @@ fn a_payload_never_holds_more_than_it_may() {
     payload.u64(0, 2);
     payload.u64(0, 3);
     assert_eq!((payload.signature(), payload.parts().len()), (None, 3));
+}
+
+/// Pushed and popped at random, deeper than what lies outside of the vector, beside a plain vector.
+#[test]
+fn the_stack_of_spans_is_a_stack_at_any_depth() {
+    let site = {
+        let _one = one();
+        any_site()
+    };
+    let mut random = 1u64;
+    let mut next = |below: u64| {
+        random = mix(random).rotate_left(17) ^ 0x9e37;
+        (random >> 8) % below
+    };
+    let mut model: Vec<(u32, u64, u64)> = Vec::new();
+    let (mut deepest, mut emptied) = (0, 0);
+    for turn in 0..20_000 {
+        // Mostly up, then mostly down, so that both ends are seen.
+        let up = if turn / 50 % 2 == 0 { 3 } else { 1 };
+        let (owner, id) = (next(2) as u32, next(4));
+        if next(4) < up {
+            stack::push(Entered { owner, recorded: true, id, span: turn, site });
+            model.push((owner, id, turn));
+        } else {
+            // Usually the innermost.
+            let (owner, id) = match model.last() {
+                Some(&(owner, id, _)) if next(4) > 0 => (owner, id),
+                _ => (owner, id),
+            };
+            let at = model.iter().rposition(|entry| (entry.0, entry.1) == (owner, id));
+            let expected = at.map(|at| model.remove(at).2);
+            assert_eq!(stack::pop(owner, id).map(|entered| entered.span), expected);
+        }
+        deepest = deepest.max(model.len());
+        emptied += u32::from(model.is_empty());
+        for owner in 0..2 {
+            let expected = model.iter().rfind(|entry| entry.0 == owner).map(|entry| entry.2);
+            assert_eq!(stack::top(owner).map(|entered| entered.span), expected);
+            assert_eq!(stack::top_span(owner), expected.unwrap_or(0));
+        }
+        #[cfg(feature = "log")]
+        assert_eq!(stack::innermost(), model.last().map_or(0, |entry| entry.2));
+    }
+    assert!(deepest > 16 && emptied > 0, "{deepest} deep, {emptied} times empty");
 }
