@@ -7,6 +7,9 @@
 //! | flavour | type | readers | who may delay a grace period |
 //! |---|---|---|---|
 //! | SRCU | [`Srcu`] | any thread, any context; may sleep, move between threads, live across `.await` | sections of the same domain |
+//! | QSBR | [`Qsbr`] | registered threads; reading is free, but they must say when they are between two uses | online threads |
+//! | Tasks | [`Tasks`] | registered threads, wherever they are in their code between two voluntary points | online threads |
+//! | Tasks-Trace | [`TasksTrace`] | any thread; may sleep; nested sections count in a thread-local word | sections of the same domain |
 //!
 //! The crate is useful alone and knows nothing of tracing.
 //!
@@ -19,6 +22,9 @@
 //! - `callback`: what is to be done after a grace period, by the worker.
 //! - `srcu`: the domain (`srcu`), its memory (`srcu::block`), its part of grace periods
 //!   (`srcu::grace`).
+//! - `qsbr`, `tasks`: flavours whose threads register. `quiescent`: when is their grace period over?
+//!   `registry`: the threads. `roster`: a domain of theirs.
+//! - [`check`]: waits that could never end, in debug builds.
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
@@ -26,6 +32,8 @@
 
 #[doc(hidden)]
 pub mod callback;
+#[cfg(not(loom))]
+pub mod check;
 #[cfg(not(loom))]
 mod domain;
 #[cfg(not(loom))]
@@ -40,12 +48,22 @@ pub mod gate;
 mod held;
 #[doc(hidden)]
 pub mod protocol;
+#[cfg(not(loom))]
+mod qsbr;
+#[doc(hidden)]
+pub mod quiescent;
+#[doc(hidden)]
+pub mod registry;
+#[cfg(not(loom))]
+mod roster;
 #[doc(hidden)]
 pub mod seq;
 #[cfg(not(loom))]
 mod srcu;
 #[cfg(not(loom))]
 pub mod stall;
+#[cfg(not(loom))]
+pub mod tasks;
 #[doc(hidden)]
 pub mod turns;
 #[cfg(not(loom))]
@@ -57,6 +75,10 @@ pub use domain::Domain;
 pub use engine::{EngineRef, Holder, Stats, wait_all, wait_all_expedited};
 #[cfg(not(loom))]
 pub use future::Synchronize;
+#[cfg(not(loom))]
+pub use qsbr::{Online, Qsbr, QsbrGuard, Reader};
 pub use seq::{Cookie, FullCookie};
 #[cfg(not(loom))]
 pub use srcu::{Srcu, SrcuGuard};
+#[cfg(not(loom))]
+pub use tasks::{Task, Tasks, TasksTrace, TraceGuard};

@@ -6,6 +6,9 @@
 //! said in the header of `protocol`.
 #![cfg(loom)]
 
+#[path = "loom/quiescent.rs"]
+mod quiescent;
+
 #[path = "loom/callback.rs"]
 mod callback;
 

@@ -25,6 +25,17 @@ pub fn gettid() -> u32 {
     u32::try_from(id).unwrap_or(0)
 }
 
+/// True if this process has no thread of that number (any more). A system call; async-signal-safe.
+/// False in doubt.
+#[must_use]
+pub fn thread_is_gone(tid: u32) -> bool {
+    let answer = call(Family::Process, "tgkill", || {
+        // SAFETY: takes no pointers; signal 0 is not sent.
+        unsafe { libc::syscall(libc::SYS_tgkill, getpid(), tid, 0) }
+    });
+    answer.is_err_and(|e| e.errno == libc::ESRCH)
+}
+
 /// Effective user id.
 #[must_use]
 pub fn geteuid() -> u32 {
@@ -57,6 +68,14 @@ pub fn thread_name() -> Result<Name> {
     Ok(name)
 }
 
+/// Name of any thread of this process, "" if it has none or is gone. Allocates.
+#[must_use]
+pub fn name_of_thread(tid: u32) -> String {
+    let path = format!("/proc/self/task/{tid}/comm");
+    let name = io(Family::Process, "read comm", || std::fs::read(path)).unwrap_or_default();
+    String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+}
+
 /// Names the calling thread; longer names are cut to [`NAME_MAX`] bytes.
 ///
 /// # Errors
@@ -84,6 +103,18 @@ pub fn set_timer_slack(slack: Duration) -> Result<()> {
         libc::c_long::from(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns, 0, 0, 0) })
     })
     .map(drop)
+}
+
+/// This thread's timer slack.
+///
+/// # Errors
+/// Only where a filter forbids it.
+pub fn timer_slack() -> Result<Duration> {
+    let ns = call(Family::Process, "prctl(PR_GET_TIMERSLACK)", || {
+        // SAFETY: takes no pointers.
+        libc::c_long::from(unsafe { libc::prctl(libc::PR_GET_TIMERSLACK, 0, 0, 0, 0) })
+    })?;
+    Ok(Duration::from_nanos(u64::try_from(ns).unwrap_or(0)))
 }
 
 /// Confines the calling thread to `cpus`; numbers the C library has no bit for are ignored.

@@ -1,5 +1,6 @@
 //! Every loom model has a twin `.._must_fail`, marked `should_panic`, with a barrier removed: a model
 //! that cannot fail proves nothing. A twin's name begins with the model's, or with its first two words.
+//! Models are in `tests/loom.rs` and in `tests/loom/`.
 
 use super::sources;
 use regex::Regex;
@@ -36,7 +37,9 @@ fn every_model_has_a_twin_that_must_fail() {
     let mut models = 0;
     let mut found = Vec::new();
     for (path, text) in sources() {
-        if path.file_name().is_some_and(|name| name == "loom.rs") {
+        if path.ends_with("tests/loom.rs")
+            || path.parent().is_some_and(|p| p.ends_with("tests/loom"))
+        {
             models += 1;
             found.extend(unpaired(&text).into_iter().map(|m| format!("{}: {m}", path.display())));
         }

@@ -2,6 +2,7 @@
 
 use super::pace::{self, Futex};
 use super::{EngineRef, Flavour, Step, Stepper, fork};
+use crate::check;
 use crate::held;
 use crate::seq::Cookie;
 use crate::worker;
@@ -13,7 +14,6 @@ pub(crate) struct Run {
     /// Where SRCU's protocol is.
     pub(crate) stepper: Stepper,
     /// For other flavours: what they like. Zero at the beginning.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for flavours to come"))]
     pub(crate) scratch: [u64; 4],
     wants_fence: bool,
     /// Looks in vain so far.
@@ -129,6 +129,7 @@ impl EngineRef {
         if self.poll(cookie) {
             return;
         }
+        let _aside = self.flavour().aside();
         self.refuse_own_section();
         self.counters.calls.add(1);
         if hurry {
@@ -147,7 +148,8 @@ impl EngineRef {
 
     /// Debug builds: a thread must not wait for itself.
     pub(crate) fn refuse_own_section(self) {
-        if cfg!(debug_assertions) {
+        if check::ON {
+            check::waits_for(self.0);
             assert!(
                 !self.flavour().is_inside(),
                 "waiting for a grace period of a domain inside a section of the same domain"

@@ -27,8 +27,10 @@ mod wait_all;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
 
 use crate::protocol::{Step, Stepper};
+use crate::roster::Aside;
 use crate::seq::{self, Cookie, FullCookie};
 use crate::turns::Turns;
 use crate::worker;
@@ -66,6 +68,19 @@ pub(crate) trait Flavour: Sync {
     /// would wait for itself.
     fn is_inside(&self) -> bool {
         false
+    }
+
+    /// The calling thread is about to wait for a grace period of this domain. If waiting is a
+    /// quiescent state of the flavour, the thread is in one until the answer is dropped.
+    fn aside(&'static self) -> Aside {
+        Aside::default()
+    }
+
+    /// How long the worker may put off a grace period that nobody waits for and that has `queued`
+    /// callbacks to serve. Asked again and again until one begins.
+    fn patience(&self, queued: u64) -> Duration {
+        let _ = queued;
+        Duration::ZERO
     }
 
     /// In a forked child, on its first thread; `alone` if that is still the only one. Sections and

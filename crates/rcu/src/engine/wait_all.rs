@@ -11,6 +11,7 @@ use super::{EngineRef, Run, fork};
 use crate::domain::Domain;
 use crate::held;
 use crate::protocol::Step;
+use crate::roster::Aside;
 use crate::seq::{Cookie, is_at_or_after};
 
 /// Waits until every section that was running at the call, in any of `domains`, has ended.
@@ -34,6 +35,7 @@ struct Member {
     cookie: Cookie,
     run: Option<Run>,
     hurry: bool,
+    _aside: Aside,
 }
 
 /// Domains that one thread brings forward together.
@@ -49,9 +51,10 @@ fn wait_engines(domains: &[&dyn Domain], hurry: bool) {
         let engine = domain.engine();
         // Mutant M23: a domain named twice is led twice.
         if !herd.has(engine) || cfg!(owlet_mutant = "M23") {
+            let aside = engine.flavour().aside();
             engine.refuse_own_section();
             engine.counters.calls.add(1);
-            herd.add(engine, engine.snapshot(), hurry);
+            herd.add(engine, engine.snapshot(), hurry, aside);
         }
     }
     while let (Some(pace), _) = herd.step() {
@@ -64,12 +67,12 @@ impl Herd {
         self.members.iter().any(|m| core::ptr::eq(m.engine.0, engine.0))
     }
 
-    fn add(&mut self, engine: EngineRef, cookie: Cookie, hurry: bool) {
+    fn add(&mut self, engine: EngineRef, cookie: Cookie, hurry: bool, aside: Aside) {
         if hurry {
             engine.hurry.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
             engine.nudge();
         }
-        self.members.push(Member { engine, cookie, run: None, hurry });
+        self.members.push(Member { engine, cookie, run: None, hurry, _aside: aside });
     }
 
     /// The worker's: has the moment brought about, beside what it already brings about.
@@ -80,7 +83,7 @@ impl Herd {
                 member.cookie = cookie;
             }
         } else {
-            self.add(engine, cookie, hurry);
+            self.add(engine, cookie, hurry, Aside::default());
         }
     }
 

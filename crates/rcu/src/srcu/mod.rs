@@ -35,6 +35,7 @@ use owlet_percpu::Entered;
 
 use block::{Block, BlockRef, entries, exits};
 
+use crate::check;
 use crate::domain::{Domain, inherent_domain, sealed};
 use crate::engine::EngineRef;
 use crate::held;
@@ -134,7 +135,10 @@ impl Srcu {
         // [R1] pairs with [G] (a sequence: in flight at the heavy fence means restarted) and with
         // [E] (an atomic reader: a full barrier). Orders the entry before the section's accesses.
         match block.slots().increment_if(entries(index), &block.index, index) {
-            Entered::Sequence | Entered::Atomic => index,
+            Entered::Sequence | Entered::Atomic => {
+                check::enter(&block.engine);
+                index
+            }
             Entered::Moved => self.read_lock_moved(index),
         }
     }
@@ -148,6 +152,7 @@ impl Srcu {
     pub unsafe fn read_unlock(&self, token: u32) {
         // SAFETY: read_lock() gave a token, so the domain has a block, and keeps it.
         let block = unsafe { BlockRef::from_ptr_unchecked(self.block.load(Ordering::Relaxed)) };
+        check::leave(&block.engine);
         // [R2] pairs with [F] and [H]: release. Orders the section's accesses before the exit.
         block.slots().add(exits(token), 1);
         // SAFETY: tokens are indices of blocks.
@@ -217,6 +222,7 @@ impl Default for Srcu {
 impl Drop for Srcu {
     fn drop(&mut self) {
         if let Some(block) = self.block() {
+            check::gone(&block.engine);
             block.release();
         }
     }
@@ -250,6 +256,7 @@ impl SrcuGuard<'_> {
         {
             // [R2] as in read_unlock(). `held` is the other thread's and stays too high there.
             block.slots().add(exits(self.token), 1);
+            check::leave_elsewhere(&block.engine);
         }
     }
 }

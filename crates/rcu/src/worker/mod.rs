@@ -50,7 +50,11 @@ const SOURCES: &[Source] = &[cookies, wakers::serve];
 /// The source of polled cookies.
 fn cookies(engine: EngineRef) -> Option<Need> {
     let cookie = engine.wanted();
-    (!engine.poll(cookie)).then_some(Need { cookie, within: Duration::ZERO, expedited: false })
+    (!engine.poll(cookie)).then(|| {
+        let expedited = engine.hurried();
+        let within = if expedited { Duration::ZERO } else { engine.flavour().patience(0) };
+        Need { cookie, within, expedited }
+    })
 }
 
 const IDLE: u32 = 0;
