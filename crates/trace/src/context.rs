@@ -23,6 +23,8 @@ pub(crate) const DEPTH: u32 = 4;
 /// The thread's own block.
 pub(crate) struct Context {
     depth: Cell<u32>,
+    /// Events of bridges being built: values of the user's are formatted.
+    building: Cell<u32>,
     controlling: Cell<bool>,
     generation: Cell<u64>,
     pid: Cell<u32>,
@@ -35,6 +37,7 @@ thread_local! {
     static CONTEXT: Context = const {
         Context {
             depth: Cell::new(0),
+            building: Cell::new(0),
             controlling: Cell::new(false),
             generation: Cell::new(0),
             pid: Cell::new(0),
@@ -67,6 +70,22 @@ impl Context {
     #[inline(always)]
     pub(crate) fn leave(&self) {
         self.depth.set(self.depth.get().wrapping_sub(1));
+    }
+
+    /// Begins to build a bridge's event, unless `most` are being built already.
+    #[inline(always)]
+    pub(crate) fn begin_building(&self, most: u32) -> bool {
+        let now = self.building.get();
+        if now < most {
+            self.building.set(now + 1);
+        }
+        now < most
+    }
+
+    /// Undoes [`begin_building`](Self::begin_building).
+    #[inline(always)]
+    pub(crate) fn end_building(&self) {
+        self.building.set(self.building.get().wrapping_sub(1));
     }
 
     /// Whether the thread is inside an event.

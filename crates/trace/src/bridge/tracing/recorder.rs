@@ -11,7 +11,6 @@ use super::shape::Shape;
 use super::site::{Points, Site, SpanPoints};
 use super::spans::{Known, New, OURS, Spans};
 use super::stack::{self, Entered};
-use super::visit::Visitor;
 use crate::bridge::payload::{Building, Payload};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use owlet_sys::clock::monotonic_ns;
@@ -53,18 +52,23 @@ impl Recorder {
         let Some(_building) = Building::enter() else { return shape.base.lose_slow() };
         let mut payload = Payload::new(shape.declared());
         payload.lead(self.context(event.parent(), event.is_contextual()));
-        event.record(&mut Visitor(&mut payload));
-        shape.emit(&payload);
+        event.record(&mut payload);
+        shape.emit(&mut payload);
     }
 
     /// The span something happens in; 0 when there is none.
-    #[inline]
+    #[inline(always)]
     fn context(&self, explicit: Option<&Id>, contextual: bool) -> u64 {
-        match explicit {
-            Some(id) => self.spans.find(id.into_u64()).map_or(0, |known| known.span),
-            None if contextual => stack::top_span(self.owner),
-            None => 0,
+        if contextual {
+            return stack::top_span(self.owner);
         }
+        explicit.map_or(0, |id| self.number_of(id))
+    }
+
+    /// What traces call a span; 0 when it is not recorded.
+    #[inline(never)]
+    fn number_of(&self, id: &Id) -> u64 {
+        self.spans.find(id.into_u64()).map_or(0, |known| known.span)
     }
 
     /// Enters a span that the subscriber calls `id` into the table and records its creation, if its
@@ -91,10 +95,10 @@ impl Recorder {
         let mut payload = Payload::new(points.new.declared());
         payload.lead(number);
         payload.lead(self.context(attrs.parent(), attrs.is_contextual()));
-        attrs.record(&mut Visitor(&mut payload));
+        attrs.record(&mut payload);
         let held = self.spans.insert(id, &new);
         if held {
-            points.new.emit(&payload);
+            points.new.emit(&mut payload);
         }
         held
     }
@@ -109,8 +113,8 @@ impl Recorder {
         let Some(_building) = Building::enter() else { return shape.base.lose_slow() };
         let mut payload = Payload::new(shape.declared());
         payload.lead(known.span);
-        values.record(&mut Visitor(&mut payload));
-        shape.emit(&payload);
+        values.record(&mut payload);
+        shape.emit(&mut payload);
     }
 
     /// `known` was caused by `cause`; nothing when one of them is not recorded.

@@ -58,7 +58,7 @@ impl Shape {
 
     /// Records one event.
     #[inline]
-    pub(crate) fn emit(&'static self, payload: &Payload) {
+    pub(crate) fn emit(&'static self, payload: &mut Payload) {
         match payload.signature().and_then(|signature| self.variant(signature)) {
             Some(point) => {
                 point.ensure();
@@ -82,8 +82,7 @@ impl Shape {
     fn variant_slow(&'static self, signature: Signature) -> Option<&'static Point> {
         let make = || {
             let typed = self.names.iter().take(SIGNED).enumerate().filter_map(|(index, name)| {
-                let bits = (signature >> (4 * index)) as u8 & 0xf;
-                Some(FieldRef { name, ty: Tag::from_bits(bits)?.ty() })
+                Some(FieldRef { name, ty: signature.tag(index)?.ty() })
             });
             let fields: Vec<_> = leading(self.kind).iter().copied().chain(typed).collect();
             let point = Point::with_fields(&self.place, self.kind, fields.leak());
@@ -95,7 +94,8 @@ impl Shape {
 
     /// Records one event with a tag before each value, in declared order.
     #[cold]
-    fn emit_dynamic_slow(&'static self, payload: &Payload) {
+    fn emit_dynamic_slow(&'static self, payload: &mut Payload) {
+        payload.spell_slow();
         let parts = payload.parts();
         let mut out = [0u8; CAPACITY + 2 * FIELDS];
         let mut len = 0;

@@ -178,6 +178,7 @@ fn a_payload_never_holds_more_than_it_may() {
         payload.str(index, &long);
     }
     payload.u64(64, 1);
+    payload.spell_slow();
     assert!(payload.all().len() <= crate::bridge::payload::CAPACITY);
     assert_eq!(payload.parts().len(), 64);
     // Out of order, and twice: told by no signature, but all there.
@@ -186,6 +187,35 @@ fn a_payload_never_holds_more_than_it_may() {
     payload.u64(0, 2);
     payload.u64(0, 3);
     assert_eq!((payload.signature(), payload.parts().len()), (None, 3));
+}
+
+/// Values by index, in the order they come in, spelled out as parts.
+#[test]
+fn where_values_are_is_found_out_in_whatever_order_they_came() {
+    for order in [vec![0, 2, 3, 5], vec![0, 2, 3, 1], vec![4, 0, 4, 31, 32, 33], vec![40, 2]] {
+        let mut payload = Payload::new(64);
+        payload.lead(7);
+        payload.lead(8);
+        let mut expected = Vec::new();
+        for (turn, &index) in order.iter().enumerate() {
+            match turn % 3 {
+                0 => payload.str(index, "text"),
+                1 => payload.bool(index, true),
+                _ => payload.u64(index, index as u64),
+            }
+            expected.push((index, [5, 4, 1][turn % 3], [8, 1, 8][turn % 3]));
+        }
+        payload.spell_slow();
+        let parts = payload.parts();
+        let found: Vec<_> = parts
+            .iter()
+            .map(|part| (usize::from(part.index), part.tag, payload.value(part).len()))
+            .collect();
+        assert_eq!(found, expected, "{order:?}");
+        let whole: Vec<u8> = parts.iter().flat_map(|part| payload.value(part).to_vec()).collect();
+        assert_eq!([payload.leading(), &whole].concat(), payload.all(), "{order:?}");
+        assert_eq!(payload.leading().len(), 16);
+    }
 }
 
 /// Pushed and popped at random, deeper than what lies outside of the vector, beside a plain vector.
