@@ -8,6 +8,7 @@ mod proc;
 
 use bridge::Session;
 use common::Client;
+use owlet::tracing::{InitError, Seat};
 use owlet_wire::schema::{Kind, Scalar, Type};
 use proc::{Target, say};
 use tracing::{info, info_span};
@@ -16,7 +17,9 @@ use tracing::{info, info_span};
 #[test]
 fn one_line_is_enough_and_a_list_shows_each_call_site_once() {
     owlet::tracing::init().unwrap();
-    assert!(matches!(owlet::tracing::init(), Err(owlet::tracing::InitError::Taken)));
+    let taken = owlet::tracing::init().unwrap_err();
+    assert!(matches!(taken, InitError::Taken(Seat::Subscriber)));
+    assert!(taken.to_string().starts_with("another tracing subscriber"), "{taken}");
     let work = || {
         let span = info_span!(target: "listed", "span", n = 1u64);
         span.in_scope(|| info!(name: "event", target: "listed", n = 2u64, "hello"));

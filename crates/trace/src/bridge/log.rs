@@ -37,10 +37,12 @@
 //! After [`init`] the maximum level is ours: [`set_max_level`] is for what
 //! [`log::set_max_level`](::log::set_max_level) was for.
 
+pub use super::start::{InitError, Seat};
+
 use super::payload::{Building, Payload};
 use super::point::{Place, Point, file_name, leading, leak};
+use super::start::start;
 use super::table::{Table, mix};
-use crate::agent::InitError as AgentError;
 use crate::registry::Change;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use ::log::{LevelFilter, Log, Metadata, Record};
@@ -106,42 +108,6 @@ pub fn tee(inner: Box<dyn Log>, level: LevelFilter) -> Logger {
     Logger { inner: Some(inner) }
 }
 
-/// Why [`init`] or [`init_with`] failed. The program can go on. `Debug` prints what `Display` does.
-#[non_exhaustive]
-pub enum InitError {
-    /// Another logger is set already; that one stays. The agent runs.
-    Taken,
-    /// Records are bridged, but the agent did not start: see [`owlet::init`](crate::init()).
-    Agent(AgentError),
-}
-
-impl fmt::Display for InitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Taken => f.write_str(
-                "another logger is set already\n\
-                 hint: hand that one to owlet::log::init_with instead of setting it",
-            ),
-            Self::Agent(error) => error.fmt(f),
-        }
-    }
-}
-
-impl fmt::Debug for InitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for InitError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Taken => None,
-            Self::Agent(error) => Some(error),
-        }
-    }
-}
-
 /// [`owlet::init`](crate::init()), and [`logger`] as the program's logger, whether the agent started or
 /// is switched off.
 ///
@@ -161,9 +127,7 @@ pub fn init_with(inner: Box<dyn Log>, level: LevelFilter) -> Result<(), InitErro
 }
 
 fn set(logger: Logger) -> Result<(), InitError> {
-    let agent = crate::init();
-    logger.install()?;
-    agent.map_err(InitError::Agent)
+    start(Seat::Logger, || logger.install().is_ok())
 }
 
 /// Sets the inner logger's maximum level.
@@ -178,7 +142,7 @@ impl Logger {
     /// # Errors
     /// [`InitError::Taken`].
     pub fn install(self) -> Result<(), InitError> {
-        ::log::set_boxed_logger(Box::new(self)).map_err(|_| InitError::Taken)?;
+        ::log::set_boxed_logger(Box::new(self)).map_err(|_| InitError::Taken(Seat::Logger))?;
         INSTALLED.store(true, Ordering::Relaxed);
         super::hub::install();
         decide();

@@ -7,6 +7,7 @@
 //! | `point` | tracepoints made at run time |
 //! | `payload` | one event's values, formatted into a bounded buffer on the stack |
 //! | `table` | from a call site to its state, without a lock |
+//! | `start` | the one line that starts a bridge, and why it may fail |
 //! | `hub` | telling both worlds that something was switched |
 //!
 //! A bridge formats first, into memory of its own, and emits then: see the rules of
@@ -21,6 +22,7 @@ pub mod log;
 )]
 mod payload;
 mod point;
+mod start;
 mod table;
 #[cfg(feature = "tracing")]
 pub mod tracing;

@@ -107,15 +107,15 @@ mod visit;
 #[cfg(test)]
 mod tests;
 
+pub use super::start::{InitError, Seat};
 #[cfg(feature = "layer")]
 pub use layer::{OwletLayer, Recording, Switch};
 pub use subscriber::Subscriber;
 pub use tee::Tee;
 
-use crate::agent::InitError as AgentError;
+use super::start::start;
 use crate::registry::Change;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use std::fmt;
 use tracing_core::dispatcher::{self, Dispatch};
 use tracing_core::metadata::LevelFilter;
 
@@ -147,42 +147,6 @@ where
     layer::new()
 }
 
-/// Why [`init`] or [`init_with`] failed. The program can go on. `Debug` prints what `Display` does.
-#[non_exhaustive]
-pub enum InitError {
-    /// Another subscriber is the global default already; that one stays. The agent runs.
-    Taken,
-    /// Events are bridged, but the agent did not start: see [`owlet::init`](crate::init()).
-    Agent(AgentError),
-}
-
-impl fmt::Display for InitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Taken => f.write_str(
-                "another tracing subscriber is the global default already\n\
-                 hint: hand that one to owlet::tracing::init_with instead of setting it",
-            ),
-            Self::Agent(error) => error.fmt(f),
-        }
-    }
-}
-
-impl fmt::Debug for InitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for InitError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Taken => None,
-            Self::Agent(error) => Some(error),
-        }
-    }
-}
-
 /// [`owlet::init`](crate::init()), and [`subscriber`] as the global default, whether the agent started
 /// or is switched off.
 ///
@@ -204,10 +168,7 @@ pub fn init_with(
 }
 
 fn set_global(dispatch: Dispatch) -> Result<(), InitError> {
-    // First, so that a session inherited from a recorder is there before the first call site.
-    let agent = crate::init();
-    dispatcher::set_global_default(dispatch).map_err(|_| InitError::Taken)?;
-    agent.map_err(InitError::Agent)
+    start(Seat::Subscriber, || dispatcher::set_global_default(dispatch).is_ok())
 }
 
 /// Subscribers in use that do not discover.
