@@ -1,5 +1,6 @@
 //! What all flavours have in common.
 
+use crate::callback::{self, CallbackStats};
 use crate::engine::{EngineRef, Stats};
 use crate::seq::{Cookie, FullCookie};
 
@@ -86,6 +87,26 @@ pub trait Domain: Sync + sealed::Sealed {
         self.engine().expedite_current();
     }
 
+    /// Waits for every callback queued on this domain before, by whatever thread, to have returned.
+    ///
+    /// Not for later ones, and for no grace period if nothing is queued. Not inside a section of this
+    /// domain (debug builds panic), and not from a callback (panics).
+    fn barrier(&self) {
+        callback::barrier(self.engine());
+    }
+
+    /// [`Domain::synchronize`], then [`Domain::barrier`]: what must be waited for before code is
+    /// unloaded that readers of this domain run in or that its callbacks are in. See also
+    /// [`callback::quiesce_all`].
+    fn quiesce(&self) {
+        callback::quiesce(self.engine());
+    }
+
+    /// What is queued, and what became of what was.
+    fn callback_stats(&self) -> CallbackStats {
+        self.engine().callbacks.stats()
+    }
+
     /// What the domain's grace periods have cost so far.
     fn stats(&self) -> Stats {
         self.engine().stats()
@@ -142,6 +163,13 @@ macro_rules! inherent_domain {
             fn synchronize_expedited(&self);
             /// See [`Domain::expedite_current`](crate::Domain::expedite_current).
             fn expedite_current(&self);
+            /// See [`Domain::barrier`](crate::Domain::barrier).
+            fn barrier(&self);
+            /// See [`Domain::quiesce`](crate::Domain::quiesce).
+            fn quiesce(&self);
+            /// See [`Domain::callback_stats`](crate::Domain::callback_stats).
+            #[must_use]
+            fn callback_stats(&self) -> $crate::callback::CallbackStats;
             /// See [`Domain::stats`](crate::Domain::stats).
             #[must_use]
             fn stats(&self) -> $crate::engine::Stats;
@@ -155,6 +183,8 @@ macro_rules! inherent_domain {
         pub fn synchronize_async(&self) -> $crate::future::Synchronize<'_> {
             $crate::future::Synchronize::new(self)
         }
+
+        $crate::callback::inherent_calls!();
     };
 }
 

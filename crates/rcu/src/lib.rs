@@ -69,6 +69,7 @@ pub mod turns;
 #[cfg(not(loom))]
 mod worker;
 
+pub use callback::{Callback, CallbackStats, Head};
 #[cfg(not(loom))]
 pub use domain::Domain;
 #[cfg(not(loom))]

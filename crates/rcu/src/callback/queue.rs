@@ -122,6 +122,8 @@ pub enum Pushed {
     Quiet,
     /// Tell the worker that this queue has something for it.
     Ring,
+    /// The same; and much is queued.
+    Full,
     /// The head was in a queue already: it is leaked, and nothing was queued.
     Twice,
 }
@@ -136,6 +138,8 @@ pub struct Need {
     pub cookie: Option<u64>,
     /// Come back at this time (monotonic clock, ns).
     pub at: Option<u64>,
+    /// Somebody waits for what is collected, or said that it is not to wait.
+    pub urgent: bool,
     /// Much is waiting: hurry.
     pub pressure: bool,
 }
@@ -203,6 +207,14 @@ pub struct CallbackStats {
     pub panicked: u64,
     /// Heads posted while queued, and therefore leaked.
     pub leaked: u64,
+}
+
+impl CallbackStats {
+    /// Callbacks queued and not yet called.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.queued.saturating_sub(self.invoked)
+    }
 }
 
 /// A const fn, except in models: loom's atomics are no constants.
@@ -358,7 +370,7 @@ impl Queue {
         p.fence(Letter::C1);
         if full || urgency == Urgency::Hurry {
             self.hurry();
-            return Pushed::Ring;
+            return if full { Pushed::Full } else { Pushed::Ring };
         }
         let (relaxed, calls) = (Ordering::Relaxed, &self.calls);
         if calls.load(relaxed) == 0 && calls.compare_exchange(0, 1, relaxed, relaxed).is_ok() {
@@ -418,6 +430,15 @@ impl Queue {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.is_finished(self.last_batch())
+    }
+
+    /// For a new domain: counts begin at zero. The queue is idle.
+    pub fn renew(&self) {
+        let counts = &self.counts;
+        let zero = [&counts.invoked, &counts.bytes, &counts.panicked, &counts.leaked];
+        let shards = self.shards.iter();
+        let marks = shards.flat_map(|s| [&s.queued, &s.bytes, &s.queued_mark, &s.bytes_mark]);
+        zero.into_iter().chain(marks).for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
     /// What the queue holds and has done.

@@ -72,6 +72,7 @@ fn put_right(alone: bool) {
         }
         engine.turns.depose(me);
         engine.flavour().forked(alone);
+        engine.callbacks.inherit(&engine, me);
     }
     worker::forked();
     if alone {

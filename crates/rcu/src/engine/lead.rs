@@ -148,6 +148,10 @@ impl EngineRef {
 
     /// Debug builds: a thread must not wait for itself.
     pub(crate) fn refuse_own_section(self) {
+        debug_assert!(
+            !crate::callback::is_running(),
+            "waiting for a grace period in a callback, on the thread that brings them about"
+        );
         if check::ON {
             check::waits_for(self.0);
             assert!(

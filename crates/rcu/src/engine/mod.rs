@@ -29,6 +29,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 
+use crate::callback::queue::Queue;
 use crate::protocol::{Step, Stepper};
 use crate::roster::Aside;
 use crate::seq::{self, Cookie, FullCookie};
@@ -113,6 +114,7 @@ pub struct Engine {
     /// The furthest moment the worker has been asked to bring about.
     wanted: AtomicU64,
     pub(crate) work: worker::Link,
+    pub(crate) callbacks: Queue,
     pub(crate) wakers: worker::Wakers,
     pub(crate) counters: Counters,
     name_at: AtomicPtr<u8>,
@@ -173,6 +175,7 @@ impl Engine {
             expedite_until: AtomicU64::new(seq::START),
             wanted: AtomicU64::new(seq::START),
             work: worker::Link::new(),
+            callbacks: Queue::new(),
             wakers: worker::Wakers::new(),
             counters: Counters::new(),
             name_at: AtomicPtr::new(core::ptr::null_mut()),
@@ -211,12 +214,16 @@ impl Engine {
         self.expedite_until.store(seq::START, Ordering::Relaxed);
         self.wanted.store(seq::START, Ordering::Relaxed);
         self.counters.clear();
+        self.callbacks.renew();
     }
 
     /// True if a dropped domain's block may be used for another: no grace period runs or is wanted.
     pub(crate) fn is_at_rest(&self) -> bool {
         let wanted = Cookie(self.wanted.load(Ordering::Acquire));
-        self.turns.leader() == 0 && self.turns.poll(wanted) && self.work.is_idle()
+        self.turns.leader() == 0
+            && self.turns.poll(wanted)
+            && self.work.is_idle()
+            && self.callbacks.is_idle()
     }
 
     /// The domain's name, or "".
@@ -247,6 +254,16 @@ impl Engine {
     pub(crate) fn snapshot(&self) -> Cookie {
         fork::check();
         self.turns.snapshot(full_fence)
+    }
+
+    /// [`Engine::snapshot`] where it is known that nothing is to be put right after a fork.
+    pub(crate) fn snapshot_here(&self) -> Cookie {
+        self.turns.snapshot(full_fence)
+    }
+
+    /// A moment that has passed.
+    pub(crate) fn passed_moment(&self) -> Cookie {
+        Cookie(self.turns.seq() & !1)
     }
 
     pub(crate) fn snapshot_full(&self) -> FullCookie {

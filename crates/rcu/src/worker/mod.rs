@@ -38,6 +38,8 @@ pub(crate) struct Need {
     pub(crate) within: Duration,
     /// In a hurry.
     pub(crate) expedited: bool,
+    /// The source has more to do and only let others have their turn.
+    pub(crate) again: bool,
 }
 
 /// Does what has become possible for an engine (runs callbacks, wakes waiters) and says what it
@@ -45,7 +47,7 @@ pub(crate) struct Need {
 pub(crate) type Source = fn(EngineRef) -> Option<Need>;
 
 /// Everybody for whom the worker works.
-const SOURCES: &[Source] = &[cookies, wakers::serve];
+const SOURCES: &[Source] = &[cookies, wakers::serve, crate::callback::serve];
 
 /// The source of polled cookies.
 fn cookies(engine: EngineRef) -> Option<Need> {
@@ -53,7 +55,7 @@ fn cookies(engine: EngineRef) -> Option<Need> {
     (!engine.poll(cookie)).then(|| {
         let expedited = engine.hurried();
         let within = if expedited { Duration::ZERO } else { engine.flavour().patience(0) };
-        Need { cookie, within, expedited }
+        Need { cookie, within, expedited, again: false }
     })
 }
 
@@ -90,14 +92,26 @@ static STARTED: AtomicU64 = AtomicU64::new(0);
 /// Asks the worker to look at `engine`, now that its sources have something new. Allocates if the
 /// worker has to be started. False if there is no worker and none could be started.
 pub(crate) fn drive(engine: EngineRef) -> bool {
-    let link = &engine.0.work;
-    let state = &link.state;
-    if state.compare_exchange(IDLE, QUEUED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        push(engine);
-    }
+    put_down(engine);
     let running = start();
     wake();
     running
+}
+
+/// [`drive`] without starting a worker. Async-signal-safe.
+pub(crate) fn notify(engine: EngineRef) {
+    put_down(engine);
+    wake();
+}
+
+fn put_down(engine: EngineRef) {
+    // Pairs with the fence in let_go(): what is new before the look at `state`. Without it: we find
+    // ACTIVE, and the worker, letting go, finds nothing new.
+    fence(Ordering::SeqCst);
+    let state = &engine.0.work.state;
+    if state.compare_exchange(IDLE, QUEUED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        push(engine);
+    }
 }
 
 fn push(engine: EngineRef) {
@@ -133,8 +147,13 @@ pub(crate) fn is_me() -> bool {
     WORKER.load(Ordering::Relaxed) == held::identity()
 }
 
+/// True if this process has a worker, or one that is being started.
+pub(crate) fn is_running() -> bool {
+    STARTED.load(Ordering::Acquire) == generation()
+}
+
 /// Starts the worker if there is none. True if there is one.
-fn start() -> bool {
+pub(crate) fn start() -> bool {
     let now = generation();
     let started = STARTED.load(Ordering::Acquire);
     if started == now {
@@ -177,9 +196,9 @@ fn work() {
     loop {
         let pokes = POKES.load(Ordering::Acquire);
         take_stack(&mut active);
-        let patience = serve(&mut active, &mut herd);
+        let (patience, again) = serve(&mut active, &mut herd);
         let (pace, progress) = herd.step();
-        if progress {
+        if progress || again {
             continue;
         }
         let pace = match (pace, patience) {
@@ -188,7 +207,9 @@ fn work() {
             (None, Some(time)) => Pace::Sleep(time),
             (None, None) => Pace::Sleep(Duration::from_secs(3600)),
         };
-        pace::pause(pace, || POKES.load(Ordering::Relaxed) != pokes);
+        // Mutant M20: no second look before the sleep.
+        let poked = || POKES.load(Ordering::Relaxed) != pokes && !cfg!(owlet_mutant = "M20");
+        pace::pause(pace, poked);
     }
 }
 
@@ -202,11 +223,14 @@ fn take_stack(active: &mut Vec<EngineRef>) {
     }
 }
 
-/// Serves all active engines; says how long what is left may be put off, if anything is.
-fn serve(active: &mut Vec<EngineRef>, herd: &mut Herd) -> Option<Duration> {
+/// Serves all active engines; says how long what is left may be put off, if anything is, and whether
+/// a source has more to do at once.
+fn serve(active: &mut Vec<EngineRef>, herd: &mut Herd) -> (Option<Duration>, bool) {
     let mut patience: Option<Duration> = None;
+    let mut again = false;
     active.retain(|&engine| {
         let Some(need) = ask(engine).or_else(|| let_go(engine)) else { return false };
+        again |= need.again;
         if need.within.is_zero() {
             herd.want(engine, need.cookie, need.expedited);
         } else {
@@ -214,7 +238,7 @@ fn serve(active: &mut Vec<EngineRef>, herd: &mut Herd) -> Option<Duration> {
         }
         true
     });
-    patience
+    (patience, again)
 }
 
 /// What the engine's sources need: the furthest moment, the least patience.
@@ -232,6 +256,7 @@ fn merge(a: Need, b: Need) -> Need {
         cookie: if later { a.cookie } else { b.cookie },
         within: a.within.min(b.within),
         expedited: a.expedited || b.expedited,
+        again: a.again || b.again,
     }
 }
 
@@ -242,6 +267,9 @@ fn let_go(engine: EngineRef) -> Option<Need> {
     // A source that put something down before it found us ACTIVE is heard here; one that comes later
     // finds IDLE and drives.
     fence(Ordering::SeqCst);
+    if cfg!(owlet_mutant = "M20") {
+        return None;
+    }
     let need = ask(engine)?;
     state.compare_exchange(IDLE, ACTIVE, Ordering::AcqRel, Ordering::Relaxed).ok()?;
     Some(need)

@@ -111,6 +111,13 @@ impl Queue {
         if count == 0 { None } else { self.segment(first + count - 1) }
     }
 
+    /// The first cookie that has not passed: while one segment is run, the next one's grace period is.
+    fn next_cookie(&self, p: &impl Periods) -> Option<u64> {
+        let (first, count) = self.span();
+        let segments = (first..first + count).filter_map(|at| self.segment(at));
+        segments.map(|s| s.cookie.load(Ordering::Relaxed)).find(|&cookie| !p.passed(cookie))
+    }
+
     fn is_due(&self, p: &impl Periods, now: u64) -> bool {
         let since = self.since.load(Ordering::Relaxed);
         let flush = self.flush.load(Ordering::Relaxed);
@@ -266,11 +273,13 @@ impl Queue {
         let room = self.has_room(p);
         let again = more || (room && self.is_due(p, now));
         let mut need = Need { again, ..Need::default() };
-        if let Some(oldest) = self.oldest_segment() {
-            need.cookie = Some(oldest.cookie.load(Ordering::Relaxed));
+        if self.last_segment().is_some() {
+            need.cookie = self.next_cookie(p);
             let stats = self.stats();
-            let pending = stats.queued.saturating_sub(stats.invoked);
-            need.pressure = stats.pending_bytes > PRESSURE_BYTES || pending > PRESSURE_COUNT;
+            need.pressure =
+                stats.pending_bytes > PRESSURE_BYTES || stats.pending() > PRESSURE_COUNT;
+            let flush = self.flush.load(Ordering::Relaxed);
+            need.urgent = self.finished.load(Ordering::Relaxed).wrapping_sub(flush) > u64::MAX / 2;
         }
         let since = self.since.load(Ordering::Relaxed);
         if since != 0 && room {

@@ -1,0 +1,584 @@
+//! Callbacks and barriers, statement by statement (the ids are those of the acceptance list).
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use owlet_rcu::callback::{self, quiesce_all};
+use owlet_rcu::{Head, Srcu};
+
+const SOON: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_secs(20);
+
+/// The lazy window is the process's: tests that set it exclude those that rely on it.
+fn window(time: Duration) -> MutexGuard<'static, ()> {
+    static WINDOW: Mutex<()> = Mutex::new(());
+    let guard = WINDOW.lock().unwrap_or_else(|e| e.into_inner());
+    callback::set_lazy_window(time);
+    guard
+}
+
+/// For closures whose last value nobody wants.
+fn ignore<T>(_: T) {}
+
+/// An object with a head, which counts its calls.
+#[repr(C)]
+struct Object {
+    head: Head,
+    calls: AtomicU32,
+}
+
+impl Object {
+    const fn new() -> Self {
+        Self { head: Head::new(), calls: AtomicU32::new(0) }
+    }
+
+    fn leak() -> &'static Self {
+        Box::leak(Box::new(Self::new()))
+    }
+
+    fn post(&'static self, domain: &Srcu) {
+        // SAFETY: leaked, so it stays valid; `count` is for objects.
+        unsafe { domain.call_head(NonNull::from(self).cast(), count) };
+    }
+
+    fn calls(&self) -> u32 {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+unsafe fn count(head: NonNull<Head>) {
+    // SAFETY: the head of an object that is never freed.
+    let object = unsafe { head.cast::<Object>().as_ref() };
+    object.calls.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn cb_01_never_inside_the_queuing_section() {
+    let domain = Srcu::new();
+    let (done, called) = mpsc::channel();
+    let section = domain.read();
+    // GP-09: posting is allowed inside a section.
+    let inner = domain.read();
+    domain.call_hurry(move || {
+        let _ = done.send(thread::current().name().map(str::to_owned));
+    });
+    drop(inner);
+    let outer = called.recv_timeout(SOON);
+    assert!(outer.is_err(), "called while a section was open that began before");
+    drop(section);
+    let name = called.recv_timeout(LATE).expect("called once the section has ended");
+    // CB-02.
+    assert_eq!(name.as_deref(), Some("owlet-rcu"));
+}
+
+/// CB-01: exactly once, after a grace period, with readers and posters at it all the time.
+#[test]
+fn cb_01_each_once_after_its_grace_period() {
+    static DOMAIN: Srcu = Srcu::new();
+    static SHARED: AtomicUsize = AtomicUsize::new(0);
+    const OBJECTS: usize = 4000;
+    static ALIVE: [AtomicBool; OBJECTS] = [const { AtomicBool::new(true) }; OBJECTS];
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let _section = DOMAIN.read();
+                    let at = SHARED.load(Ordering::Acquire);
+                    for _ in 0..20 {
+                        assert!(ALIVE[at].load(Ordering::Relaxed), "{at} is gone");
+                    }
+                }
+            });
+        }
+        for next in 1..OBJECTS {
+            let old = SHARED.swap(next, Ordering::AcqRel);
+            let gone = move || {
+                assert!(ALIVE[old].swap(false, Ordering::Relaxed), "{old} twice");
+                CALLS.fetch_add(1, Ordering::Relaxed);
+            };
+            if next.is_multiple_of(3) {
+                DOMAIN.call(gone)
+            } else {
+                DOMAIN.call_hurry(gone)
+            }
+            if next.is_multiple_of(64) {
+                thread::sleep(Duration::from_micros(200));
+            }
+        }
+        DOMAIN.barrier();
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(CALLS.load(Ordering::Relaxed), OBJECTS as u64 - 1);
+    let stats = DOMAIN.callback_stats();
+    assert_eq!((stats.pending(), stats.pending_bytes, stats.panicked), (0, 0, 0), "{stats:?}");
+}
+
+#[test]
+fn cb_03_a_callback_may_post_its_own_head() {
+    static DOMAIN: Srcu = Srcu::new();
+    static OBJECT: Object = Object::new();
+    unsafe fn again(head: NonNull<Head>) {
+        // SAFETY: the head of OBJECT.
+        unsafe { count(head) };
+        if OBJECT.calls() < 20 {
+            // SAFETY: OBJECT is a static.
+            unsafe { DOMAIN.call_head(head, again) };
+        }
+    }
+    let _window = window(Duration::ZERO);
+    // SAFETY: OBJECT is a static.
+    unsafe { DOMAIN.call_head(NonNull::from(&OBJECT).cast(), again) };
+    quiesce_all(&[&DOMAIN], 20);
+    assert_eq!(OBJECT.calls(), 20);
+}
+
+/// CB-03, BA-04: callbacks that post to another domain, and the barriers that a chain needs.
+#[test]
+fn ba_04_chains() {
+    static ONE: Srcu = Srcu::new();
+    static TWO: Srcu = Srcu::new();
+    static LINKS: AtomicU32 = AtomicU32::new(0);
+    fn link(left: u32) {
+        LINKS.fetch_add(1, Ordering::SeqCst);
+        if left > 1 {
+            let next = if left.is_multiple_of(2) { &ONE } else { &TWO };
+            next.call(move || link(left - 1));
+        }
+    }
+    for length in [1, 2, 5, 9] {
+        LINKS.store(0, Ordering::SeqCst);
+        ONE.call(move || link(length));
+        quiesce_all(&[&ONE, &TWO], length as usize);
+        assert_eq!(LINKS.load(Ordering::SeqCst), length);
+    }
+}
+
+/// CB-03: a head posted while it is queued is leaked, and its list is whole.
+#[test]
+fn cb_03_posting_twice_leaks() {
+    let domain = Srcu::new();
+    let twice = Object::leak();
+    let others = [Object::leak(), Object::leak()];
+    let section = domain.read();
+    others[0].post(&domain);
+    twice.post(&domain);
+    let second = catch_unwind(AssertUnwindSafe(|| twice.post(&domain)));
+    assert_eq!(second.is_err(), cfg!(debug_assertions), "debug builds say so");
+    others[1].post(&domain);
+    drop(section);
+    domain.barrier();
+    assert_eq!([others[0].calls(), others[1].calls(), twice.calls()], [1, 1, 0]);
+    assert_eq!(domain.callback_stats().leaked, 1);
+    assert!(twice.head.is_queued(), "nobody's, for ever");
+    let third = catch_unwind(AssertUnwindSafe(|| twice.post(&domain)));
+    assert_eq!(third.is_err(), cfg!(debug_assertions));
+    domain.barrier();
+    assert_eq!(twice.calls(), 0);
+    // What was called may be posted again.
+    others[0].post(&domain);
+    domain.barrier();
+    assert_eq!(others[0].calls(), 2);
+}
+
+/// CB-04: what the poster did before is visible to the callback, and what it did is to the barrier.
+#[test]
+fn cb_04_stores_before_posting_are_visible() {
+    static DOMAIN: Srcu = Srcu::new();
+    static BEFORE: AtomicU64 = AtomicU64::new(0);
+    static AFTER: AtomicU64 = AtomicU64::new(0);
+    for round in 1..2000 {
+        BEFORE.store(round, Ordering::Relaxed);
+        DOMAIN.call_hurry(move || AFTER.store(BEFORE.load(Ordering::Relaxed), Ordering::Relaxed));
+        DOMAIN.barrier();
+        assert_eq!(AFTER.load(Ordering::Relaxed), round);
+    }
+}
+
+/// CB-05: a lazy callback waits for the window; hurry, a barrier and much of it do not.
+#[test]
+fn cb_05_lazy_and_hurried() {
+    let _window = window(Duration::from_secs(2));
+    type Post<'a> = &'a dyn Fn(&Srcu, Box<dyn FnOnce() + Send>);
+    let after = |post: Post<'_>| {
+        let domain = Srcu::new();
+        let (done, called) = mpsc::channel();
+        let begin = Instant::now();
+        post(&domain, Box::new(move || ignore(done.send(begin.elapsed()))));
+        called.recv_timeout(LATE).expect("called").as_secs_f64()
+    };
+    let lazy = after(&|d, f| d.call(f));
+    assert!((1.95..3.0).contains(&lazy), "lazy after {lazy} s");
+    let hurried = after(&|d, f| d.call_hurry(f));
+    assert!(hurried < 1.0, "hurried after {hurried} s");
+    let barrier = after(&|d, f| {
+        d.call(f);
+        d.barrier();
+    });
+    assert!(barrier < 1.0, "with a barrier after {barrier} s");
+    let followed = after(&|d, f| {
+        d.call(f);
+        d.call_hurry(|| {});
+    });
+    assert!(followed < 1.0, "before a hurried one after {followed} s");
+    let many = after(&|d, f| {
+        d.call(f);
+        // Whatever CPU the first one was posted on, that one's shard fills up.
+        for _ in 0..1024 * (owlet_percpu::cpus() + 1) {
+            d.call(|| {});
+        }
+    });
+    assert!(many < 1.9, "with many others after {many} s");
+    let big = after(&|d, f| {
+        d.call(f);
+        for _ in 0..16 * (owlet_percpu::cpus() + 1) {
+            let bytes = [0_u8; 1 << 17];
+            d.call(move || ignore(bytes));
+        }
+    });
+    assert!(big < 1.9, "with megabytes of others after {big} s");
+    callback::set_lazy_window(Duration::from_millis(100));
+}
+
+/// CB-06: all threads post all the time, callbacks that post themselves again go round, and
+/// everything is called in the end; memory stays bounded.
+#[test]
+fn cb_06_flood() {
+    static DOMAIN: Srcu = Srcu::new();
+    static STOP: AtomicBool = AtomicBool::new(false);
+    const ROUND: usize = 100;
+    static LAUNDERED: [Object; ROUND] = [const { Object::new() }; ROUND];
+    unsafe fn launder(head: NonNull<Head>) {
+        // SAFETY: the head of one of LAUNDERED.
+        unsafe { count(head) };
+        if !STOP.load(Ordering::Relaxed) {
+            // SAFETY: statics.
+            unsafe { DOMAIN.call_head(head, launder) };
+        }
+    }
+    for object in &LAUNDERED {
+        // SAFETY: statics.
+        unsafe { DOMAIN.call_head(NonNull::from(object).cast(), launder) };
+    }
+    let (calls, posts, most) = (Arc::new(AtomicU64::new(0)), AtomicU64::new(0), AtomicU64::new(0));
+    let until = Instant::now() + Duration::from_secs(3);
+    thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                while Instant::now() < until {
+                    for _ in 0..256 {
+                        let calls = calls.clone();
+                        DOMAIN.call(move || ignore(calls.fetch_add(1, Ordering::Relaxed)));
+                    }
+                    posts.fetch_add(256, Ordering::Relaxed);
+                    most.fetch_max(DOMAIN.callback_stats().pending(), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    STOP.store(true, Ordering::Relaxed);
+    quiesce_all(&[&DOMAIN], 2);
+    assert_eq!(calls.load(Ordering::Relaxed), posts.load(Ordering::Relaxed));
+    let (most, stats) = (most.load(Ordering::Relaxed), DOMAIN.callback_stats());
+    println!("{} posted, at most {most} pending, {stats:?}", posts.load(Ordering::Relaxed));
+    assert!(most < 4 * callback::FLOOD_COUNT, "{most} pending");
+    let least = LAUNDERED.iter().map(Object::calls).min().unwrap_or_default();
+    assert!(least >= 3, "laundered {least} times");
+    assert_eq!(stats.pending(), 0);
+}
+
+/// CB-06: a domain whose callbacks post themselves for ever does not starve another one.
+#[test]
+fn cb_06_self_posting_does_not_starve_others() {
+    static GREEDY: Srcu = Srcu::new();
+    static STOP: AtomicBool = AtomicBool::new(false);
+    fn go_on() {
+        if !STOP.load(Ordering::Relaxed) {
+            GREEDY.call_hurry(go_on);
+        }
+    }
+    for _ in 0..5000 {
+        GREEDY.call_hurry(go_on);
+    }
+    let modest = Srcu::new();
+    let begin = Instant::now();
+    for _ in 0..20 {
+        let (done, called) = mpsc::channel();
+        modest.call_hurry(move || ignore(done.send(())));
+        called.recv_timeout(LATE).expect("called");
+        GREEDY.barrier();
+    }
+    STOP.store(true, Ordering::Relaxed);
+    quiesce_all(&[&GREEDY], 2);
+    println!("20 rounds in {:?}", begin.elapsed());
+}
+
+/// CB-07, and what mutant M20 fails: one callback at a time, posted at the instant at which the
+/// worker may be on its way to sleep.
+#[test]
+fn cb_07_no_wakeup_is_lost() {
+    let domain = Srcu::new();
+    let turn = Arc::new(AtomicU64::new(0));
+    let until = Instant::now() + Duration::from_secs(4);
+    let mut round = 0;
+    while Instant::now() < until {
+        round += 1;
+        let theirs = turn.clone();
+        domain.call_hurry(move || theirs.store(round, Ordering::Release));
+        let begin = Instant::now();
+        while turn.load(Ordering::Acquire) != round {
+            let waited = begin.elapsed();
+            assert!(waited < Duration::from_secs(3), "round {round} was not called");
+            if waited > Duration::from_micros(50) {
+                thread::yield_now();
+            }
+        }
+        // From at once to some microseconds later.
+        (0..round % 512).for_each(|_| std::hint::spin_loop());
+    }
+    println!("{round} rounds");
+}
+
+#[test]
+fn cb_a_panic_ends_the_callback_only() {
+    let domain = Srcu::new();
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if thread::current().name() != Some("owlet-rcu") {
+            hook(info);
+        }
+    }));
+    struct Rude;
+    impl Drop for Rude {
+        fn drop(&mut self) {
+            assert!(thread::panicking(), "dropped by the worker");
+        }
+    }
+    domain.call(|| panic!("a callback panics"));
+    domain.call(|| std::panic::panic_any(Rude));
+    let (done, called) = mpsc::channel();
+    domain.call(move || ignore(done.send(())));
+    domain.barrier();
+    called.try_recv().expect("the others are called");
+    assert_eq!(domain.callback_stats().panicked, 2);
+}
+
+#[test]
+fn ba_01_waits_for_what_any_thread_queued_before() {
+    let domain = Srcu::new();
+    let calls = Arc::new(AtomicU64::new(0));
+    thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| {
+                for _ in 0..500 {
+                    let calls = calls.clone();
+                    domain.call(move || ignore(calls.fetch_add(1, Ordering::Relaxed)));
+                }
+            });
+        }
+    });
+    domain.barrier();
+    assert_eq!(calls.load(Ordering::Relaxed), 2000);
+}
+
+#[test]
+fn ba_01_returns_at_once_without_a_grace_period_if_nothing_is_queued() {
+    let domain = Srcu::new();
+    domain.call(|| {});
+    domain.barrier();
+    let before = (domain.stats().grace_periods, domain.callback_stats().batches);
+    let section = domain.read();
+    thread::scope(|s| {
+        s.spawn(|| (0..1000).for_each(|_| domain.barrier()));
+    });
+    drop(section);
+    assert_eq!((domain.stats().grace_periods, domain.callback_stats().batches), before);
+}
+
+#[test]
+fn ba_01_does_not_wait_for_later_ones() {
+    let domain = Arc::new(Srcu::new());
+    let first = domain.read();
+    domain.call_hurry(|| {});
+    let collected = domain.callback_stats().batches;
+    let (done, returned) = mpsc::channel();
+    thread::spawn({
+        let domain = domain.clone();
+        move || {
+            domain.barrier();
+            let _ = done.send(());
+        }
+    });
+    let begin = Instant::now();
+    while domain.callback_stats().batches < collected + 1 && begin.elapsed() < LATE {
+        thread::yield_now();
+    }
+    thread::sleep(SOON);
+    // A later one, in a grace period that cannot end before its section does.
+    let second = domain.read();
+    let called = Arc::new(AtomicBool::new(false));
+    domain.call_hurry({
+        let called = called.clone();
+        move || called.store(true, Ordering::Relaxed)
+    });
+    assert!(returned.try_recv().is_err(), "did not wait for the first");
+    drop(first);
+    returned.recv_timeout(LATE).expect("waits for the second");
+    assert!(!called.load(Ordering::Relaxed));
+    drop(second);
+    domain.barrier();
+    assert!(called.load(Ordering::Relaxed));
+}
+
+/// BA-01, and what mutant M22 fails: nothing is queued any more, but a callback is still running.
+#[test]
+fn ba_01_waits_for_a_callback_in_flight() {
+    for _ in 0..10 {
+        let domain = Srcu::new();
+        let (begun, begins) = mpsc::channel();
+        let done = Arc::new(AtomicBool::new(false));
+        domain.call_hurry({
+            let done = done.clone();
+            move || {
+                let _ = begun.send(());
+                thread::sleep(Duration::from_millis(20));
+                done.store(true, Ordering::Relaxed);
+            }
+        });
+        begins.recv_timeout(LATE).expect("called");
+        domain.barrier();
+        assert!(done.load(Ordering::Relaxed), "the barrier returned while a callback was running");
+    }
+}
+
+#[test]
+fn ba_02_quiesce_waits_for_sections_and_callbacks() {
+    let domain = Arc::new(Srcu::new());
+    let section = domain.read();
+    let (done, returned) = mpsc::channel();
+    let called = Arc::new(AtomicBool::new(false));
+    thread::spawn({
+        let (domain, called) = (domain.clone(), called.clone());
+        move || {
+            domain.call(move || called.store(true, Ordering::Relaxed));
+            domain.quiesce();
+            let _ = done.send(());
+        }
+    });
+    assert!(returned.recv_timeout(SOON).is_err(), "did not wait for the section");
+    drop(section);
+    returned.recv_timeout(LATE).expect("returns");
+    assert!(called.load(Ordering::Relaxed));
+    // Without anything queued it is still a grace period.
+    let before = domain.stats().grace_periods;
+    domain.quiesce();
+    assert!(domain.stats().grace_periods > before);
+}
+
+/// BA-03: barriers that wait at once share a collection.
+#[test]
+fn ba_03_concurrent_barriers_coalesce() {
+    let _window = window(Duration::from_secs(2));
+    let domain = Srcu::new();
+    let section = domain.read();
+    let calls = Arc::new(AtomicU64::new(0));
+    domain.call({
+        let calls = calls.clone();
+        move || ignore(calls.fetch_add(1, Ordering::Relaxed))
+    });
+    let before = domain.callback_stats().batches;
+    let waiting = Barrier::new(17);
+    thread::scope(|s| {
+        for _ in 0..16 {
+            s.spawn(|| {
+                waiting.wait();
+                domain.barrier();
+                assert_eq!(calls.load(Ordering::Relaxed), 1);
+            });
+        }
+        waiting.wait();
+        thread::sleep(SOON);
+        drop(section);
+    });
+    let batches = domain.callback_stats().batches - before;
+    assert!(batches <= 3, "{batches} collections for 16 barriers");
+    callback::set_lazy_window(Duration::from_millis(100));
+}
+
+#[test]
+fn ba_03_a_barrier_in_a_callback_is_an_error() {
+    static DOMAIN: Srcu = Srcu::new();
+    let (done, refused) = mpsc::channel();
+    DOMAIN.call_hurry(move || {
+        let barrier = catch_unwind(|| DOMAIN.barrier()).is_err();
+        let wait = catch_unwind(|| DOMAIN.synchronize());
+        let _ = done.send((barrier, wait.is_err()));
+    });
+    let refused = refused.recv_timeout(LATE).expect("no deadlock");
+    assert!(refused.0);
+    assert_eq!(refused.1, cfg!(debug_assertions));
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn ba_03_a_barrier_in_a_section_is_an_error() {
+    let domain = Srcu::new();
+    let section = domain.read();
+    // Also when nothing is queued.
+    assert!(catch_unwind(AssertUnwindSafe(|| domain.barrier())).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| domain.quiesce())).is_err());
+    drop(section);
+    domain.barrier();
+}
+
+/// GP-12: what a thread queued is called though the thread has ended, also what it queued while its
+/// thread-local values were being dropped.
+#[test]
+fn gp_12_a_thread_posts_and_ends() {
+    static DOMAIN: Srcu = Srcu::new();
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    struct Last;
+    impl Drop for Last {
+        fn drop(&mut self) {
+            DOMAIN.call(|| ignore(CALLS.fetch_add(1, Ordering::Relaxed)));
+        }
+    }
+    thread_local!(static LAST: Cell<Option<Last>> = const { Cell::new(None) });
+    for _ in 0..100 {
+        let threads = [(); 4].map(|()| {
+            thread::spawn(|| {
+                LAST.with(|l| l.set(Some(Last)));
+                DOMAIN.call(|| ignore(CALLS.fetch_add(1, Ordering::Relaxed)));
+            })
+        });
+        threads.into_iter().for_each(|t| t.join().expect("no panic"));
+    }
+    DOMAIN.barrier();
+    assert_eq!(CALLS.load(Ordering::Relaxed), 800);
+}
+
+/// SR-13: a domain that is dropped with callbacks queued leaks its memory, and they are called.
+#[test]
+fn sr_13_a_dropped_domain_s_callbacks_are_called() {
+    let (done, called) = mpsc::channel();
+    for _ in 0..20 {
+        let domain = Srcu::new();
+        let done = done.clone();
+        domain.call(move || ignore(done.send(())));
+        drop(domain);
+        // One that might get the same memory.
+        let next = Srcu::new();
+        next.call(|| {});
+        next.barrier();
+        assert_eq!(next.callback_stats().queued, 1);
+    }
+    for _ in 0..20 {
+        called.recv_timeout(LATE).expect("called");
+    }
+}
