@@ -12,6 +12,7 @@
 //! | 56 | decided |
 //! | 57 | rseq backend |
 //! | 58 | `membarrier` private expedited works: light fences are compiler barriers |
+//! | 59 | `OWLET_BACKEND` names a backend that does not exist |
 //!
 //! | letter | where | what |
 //! |---|---|---|
@@ -35,6 +36,7 @@ pub enum Backend {
 const DECIDED: u64 = 1 << 56;
 const RSEQ: u64 = 1 << 57;
 const MEMBARRIER: u64 = 1 << 58;
+const UNKNOWN: u64 = 1 << 59;
 const MAX_CPUS: usize = 0xffff;
 
 static STATE: AtomicU64 = AtomicU64::new(0);
@@ -68,7 +70,18 @@ pub(crate) enum Reason {
     TooManyCpus,
 }
 
-const REASONS: [&str; 10] = [
+/// Two tables of the same texts: as they are, and for a process that asked for a backend that does
+/// not exist.
+macro_rules! reasons {
+    ($($text:literal,)*) => {
+        const REASONS: [&str; 10] = [$($text,)*];
+        const REASONS_UNKNOWN: [&str; 10] = [$(
+            concat!("OWLET_BACKEND names no backend and is ignored (there is `portable`); ", $text),
+        )*];
+    };
+}
+
+reasons! {
     "rseq registered by the C library, membarrier works",
     "OWLET_BACKEND=portable",
     "built with cfg(owlet_portable) or for another architecture",
@@ -79,12 +92,22 @@ const REASONS: [&str; 10] = [
     "membarrier (private expedited rseq) is missing or refused by a seccomp filter",
     "the list of possible CPUs cannot be read (no sysfs)",
     "more than 65535 possible CPUs",
-];
+}
+
+/// What `OWLET_BACKEND` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Not set, empty, or `rseq`, which is tried first anyway.
+    Best,
+    Portable,
+    /// Anything else.
+    Unknown,
+}
 
 /// What the decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
-    pub(crate) forced_portable: bool,
+    pub(crate) wanted: Wanted,
     pub(crate) area: core::result::Result<Area, Absent>,
     pub(crate) cpus: Result<usize>,
     pub(crate) membarrier: Result<()>,
@@ -99,6 +122,7 @@ pub(crate) struct Decision {
     pub(crate) offset: i32,
     pub(crate) cpus: usize,
     pub(crate) membarrier: bool,
+    pub(crate) unknown: bool,
 }
 
 /// The backend of this process.
@@ -107,11 +131,23 @@ pub fn backend() -> Backend {
     if state() & RSEQ != 0 { Backend::Rseq } else { Backend::Portable }
 }
 
-/// One line that says why [`backend`] is what it is.
+/// One line that says why [`backend`] is what it is, and that `OWLET_BACKEND` was not understood if
+/// that is so.
 #[must_use]
 pub fn backend_why() -> &'static str {
-    let index = (state() >> 48) & 0xff;
-    usize::try_from(index).ok().and_then(|i| REASONS.get(i)).copied().unwrap_or("unknown")
+    why(state())
+}
+
+/// Whether `OWLET_BACKEND` names a backend that does not exist.
+#[must_use]
+pub fn backend_unknown() -> bool {
+    state() & UNKNOWN != 0
+}
+
+fn why(state: u64) -> &'static str {
+    let index = (state >> 48) & 0xff;
+    let texts = if state & UNKNOWN != 0 { &REASONS_UNKNOWN } else { &REASONS };
+    usize::try_from(index).ok().and_then(|i| texts.get(i)).copied().unwrap_or("unknown")
 }
 
 /// Number of CPU slots, at least 1: one more than the highest possible CPU number.
@@ -201,7 +237,7 @@ fn probe() -> Probe {
     let membarrier_rseq = membarrier::register_private_expedited_rseq()
         .and_then(|()| membarrier::private_expedited_rseq());
     Probe {
-        forced_portable: forced_portable(),
+        wanted: wanted(),
         area: rseq::area(),
         cpus: topology::possible_cpus(),
         membarrier,
@@ -209,15 +245,19 @@ fn probe() -> Probe {
     }
 }
 
-/// `OWLET_BACKEND=portable`, read without the standard library's lock and allocation.
-fn forced_portable() -> bool {
+/// `OWLET_BACKEND`, read without the standard library's lock and allocation.
+fn wanted() -> Wanted {
     // SAFETY: a valid C string; `getenv` neither locks nor allocates.
     let value = unsafe { libc::getenv(c"OWLET_BACKEND".as_ptr()) };
     if value.is_null() {
-        return false;
+        return Wanted::Best;
     }
     // SAFETY: `getenv` gave a C string of the environment, which stays while we compare it.
-    unsafe { core::ffi::CStr::from_ptr(value) == c"portable" }
+    match unsafe { core::ffi::CStr::from_ptr(value) }.to_bytes() {
+        b"" | b"rseq" => Wanted::Best,
+        b"portable" => Wanted::Portable,
+        _ => Wanted::Unknown,
+    }
 }
 
 /// The decision as a function of what was found.
@@ -225,7 +265,7 @@ pub(crate) fn decide(probe: &Probe) -> Decision {
     let compiled = cfg!(all(target_arch = "x86_64", not(owlet_portable), not(loom)));
     let verdict = match (probe.area, probe.cpus) {
         _ if !compiled => Err(Reason::CompiledOut),
-        _ if probe.forced_portable => Err(Reason::Forced),
+        _ if probe.wanted == Wanted::Portable => Err(Reason::Forced),
         (Err(absent), _) => Err(why_absent(absent)),
         _ if probe.membarrier.is_err() || probe.membarrier_rseq.is_err() => {
             Err(Reason::NoMembarrier)
@@ -236,11 +276,16 @@ pub(crate) fn decide(probe: &Probe) -> Decision {
     };
     let cpus = probe.cpus.unwrap_or_else(|_| topology::configured_cpus()).clamp(1, MAX_CPUS);
     let membarrier = probe.membarrier.is_ok();
+    let unknown = probe.wanted == Wanted::Unknown;
     match verdict {
         Ok(offset) => {
-            Decision { backend: Backend::Rseq, reason: Reason::Works, offset, cpus, membarrier }
+            let backend = Backend::Rseq;
+            Decision { backend, reason: Reason::Works, offset, cpus, membarrier, unknown }
         }
-        Err(reason) => Decision { backend: Backend::Portable, reason, offset: 0, cpus, membarrier },
+        Err(reason) => {
+            let backend = Backend::Portable;
+            Decision { backend, reason, offset: 0, cpus, membarrier, unknown }
+        }
     }
 }
 
@@ -259,7 +304,8 @@ pub(crate) fn pack(d: Decision) -> u64 {
     let reason = (d.reason as u64) << 48;
     let rseq = if d.backend == Backend::Rseq { RSEQ } else { 0 };
     let membarrier = if d.membarrier { MEMBARRIER } else { 0 };
-    offset | cpus | reason | rseq | membarrier | DECIDED
+    let unknown = if d.unknown { UNKNOWN } else { 0 };
+    offset | cpus | reason | rseq | membarrier | unknown | DECIDED
 }
 
 #[cfg(test)]

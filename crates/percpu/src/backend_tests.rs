@@ -3,7 +3,7 @@ use super::*;
 const AREA: Area = Area { offset: -160, size: 20 };
 const REFUSED: SysError = SysError { call: "membarrier", errno: libc::EPERM };
 const GOOD: Probe = Probe {
-    forced_portable: false,
+    wanted: Wanted::Best,
     area: Ok(AREA),
     cpus: Ok(4),
     membarrier: Ok(()),
@@ -25,7 +25,7 @@ fn check(probe: Probe, backend: Backend, reason: Reason, membarrier: bool) {
 fn decision_table() {
     use Backend::{Portable, Rseq};
     check(GOOD, Rseq, Reason::Works, true);
-    check(Probe { forced_portable: true, ..GOOD }, Portable, Reason::Forced, true);
+    check(Probe { wanted: Wanted::Portable, ..GOOD }, Portable, Reason::Forced, true);
     let absent = |a| Probe { area: Err(a), ..GOOD };
     check(absent(Absent::NoSymbols), Portable, Reason::NoSymbols, true);
     check(absent(Absent::NotRegistered), Portable, Reason::NotRegistered, true);
@@ -37,6 +37,19 @@ fn decision_table() {
     check(Probe { membarrier_rseq: Err(REFUSED), ..GOOD }, Portable, Reason::NoMembarrier, true);
     check(Probe { cpus: Err(REFUSED), ..GOOD }, Portable, Reason::NoCpuList, true);
     check(Probe { cpus: Ok(70_000), ..GOOD }, Portable, Reason::TooManyCpus, true);
+}
+
+/// A backend that does not exist changes nothing but what is said.
+#[test]
+fn an_unknown_backend_is_told() {
+    for probe in [GOOD, Probe { membarrier_rseq: Err(REFUSED), ..GOOD }] {
+        let known = pack(decide(&probe));
+        let unknown = pack(decide(&Probe { wanted: Wanted::Unknown, ..probe }));
+        assert_eq!(unknown & !UNKNOWN, known);
+        let told = why(unknown);
+        assert!(told.starts_with("OWLET_BACKEND names no backend and is ignored"), "{told}");
+        assert!(told.ends_with(why(known)), "{told}");
+    }
 }
 
 #[test]

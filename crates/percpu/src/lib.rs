@@ -42,6 +42,6 @@ pub mod fence;
 pub mod rseq;
 pub mod testpoint;
 
-pub use backend::{Backend, backend, backend_why, cpus, current_cpu};
+pub use backend::{Backend, backend, backend_unknown, backend_why, cpus, current_cpu};
 #[cfg(not(loom))]
 pub use counters::{Entered, PerCpuCounters, SLOT_SIZE, Slots, WORDS};
