@@ -16,7 +16,8 @@ pub enum Loss {
     TooLarge = 1,
     /// Every portable ring was being written by somebody else.
     Busy = 2,
-    /// A signal handler interrupted a portable ring's writer and found no other ring.
+    /// The event was deeper inside others than is followed, or a signal handler interrupted a portable
+    /// ring's writer and found no other ring.
     Recursion = 3,
     /// The event's schema could not be put into the log.
     NoSchema = 4,
@@ -46,7 +47,7 @@ pub const LOSS_REASONS: [LossReason; 6] = [
     LossReason {
         loss: Loss::Recursion,
         name: "recursion",
-        text: "a signal handler interrupted the writer and no other ring was free",
+        text: "the event was too deep inside others, or a signal handler found no free ring",
     },
     LossReason { loss: Loss::NoSchema, name: "no_schema", text: "the schema did not fit the log" },
     LossReason { loss: Loss::BadValue, name: "bad_value", text: "a value could not be read" },

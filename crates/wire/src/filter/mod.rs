@@ -222,8 +222,8 @@ NAME is one of
   .NAME, .\"ANY TEXT\" always a field, even one called name or pid, or with odd characters
 
 VALUE is a number (5, -1, 0xff, 1_000_000, 2.5), a duration (250ns, 5us, 3ms, 1.5s; it is a
-number of nanoseconds), \"text\" or 'text' (\\n \\t \\\\ \\\" \\xHH are understood), true or false. An enum is
-compared with its name as text or with its number.
+number of nanoseconds), \"text\" or 'text' (\\n \\t \\\\ \\\" \\xHH are understood), true or false.
+An enum is compared with its name as text or with its number.
 
 A comparison with a field that the event has not, or of another type, is false.
 
