@@ -220,6 +220,7 @@ pub struct Trace {
     streams: Vec<String>,
     lost: Vec<Lost>,
     problems: Vec<String>,
+    repairable: bool,
     source: Source,
 }
 
@@ -264,6 +265,7 @@ impl Trace {
             streams: reader.streams().iter().map(|s| s.name.to_string()).collect(),
             lost: by_cause(reader.losses()),
             problems,
+            repairable: reader.problems().iter().any(|problem| problem.repairable),
             source: Source::Store(Box::new(reader)),
         }
     }
@@ -278,6 +280,7 @@ impl Trace {
             streams: streams.iter().map(|stream| stream.name.clone()).collect(),
             lost: by_cause(&losses),
             problems: Vec::new(),
+            repairable: false,
             source: Source::Memory(streams),
         }
     }
@@ -365,5 +368,11 @@ impl Trace {
     #[must_use]
     pub fn problems(&self) -> &[String] {
         &self.problems
+    }
+
+    /// Whether [`owlet_store::recover()`] can make one of the problems go away.
+    #[must_use]
+    pub fn repairable(&self) -> bool {
+        self.repairable
     }
 }

@@ -18,18 +18,21 @@ pub(crate) enum Exit {
     Empty,
     /// A process is there but does not answer, refuses, or speaks another version.
     Refused,
+    /// A trace was repaired as far as it can be, and something of it is gone.
+    Damaged,
     /// The recording went well; the recorded command did not, and this is its status.
     Command(u8),
 }
 
 /// Every fixed status with its meaning.
-pub(crate) const TABLE: [(Exit, &str); 6] = [
+pub(crate) const TABLE: [(Exit, &str); 7] = [
     (Exit::Done, "done; also when the reader of a pipe went away"),
     (Exit::Failure, "something failed; the message says what"),
     (Exit::Usage, "the command line makes no sense"),
     (Exit::Nothing, "no process with an agent, or no trace point that matches"),
     (Exit::Empty, "a recording ended properly without a single event"),
     (Exit::Refused, "a process does not answer, refuses, or speaks another version"),
+    (Exit::Damaged, "`owlet recover` has cut damaged data, or found what it cannot repair"),
 ];
 
 impl Exit {
@@ -42,6 +45,7 @@ impl Exit {
             Self::Nothing => 3,
             Self::Empty => 4,
             Self::Refused => 5,
+            Self::Damaged => 6,
             Self::Command(status) => status,
         }
     }
@@ -59,5 +63,6 @@ pub(crate) fn help() -> String {
     for (exit, meaning) in TABLE {
         text += &format!("  {}  {meaning}\n", exit.code());
     }
-    text + "`owlet record -- CMD` ends with the status of CMD when the recording itself went well."
+    text + "`owlet record -- CMD` ends with the status of CMD when the recording itself went well, \
+            and with 128 + N when signal N ended CMD."
 }

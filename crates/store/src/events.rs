@@ -149,12 +149,19 @@ impl<'t> EventReader<'t> {
         self.records.clear();
         self.next = 0;
         let Some(file) = &self.file else { return false };
-        match self.walk.step(file) {
+        let step = loop {
+            match self.walk.step(file) {
+                // Told at opening.
+                Ok(Step::Gap(_)) => {}
+                other => break other,
+            }
+        };
+        match step {
             Ok(Step::Packet(offset, header)) => {
                 self.offset = offset;
                 self.load(header)
             }
-            Ok(Step::End) => self.stop(),
+            Ok(Step::End | Step::Gap(_)) => self.stop(),
             // The walk at opening had found whole packets here.
             Ok(Step::Stop(stop)) => {
                 self.offset = stop.offset;

@@ -11,7 +11,7 @@
 //!
 //! Everything is appended, whole packets and whole records only; a killed recorder leaves at most
 //! one partial packet at the end of each stream, which [`TraceReader`] tolerates and reports and
-//! [`recover()`] cuts off. Our reader never parses TSDL.
+//! [`recover()`] cuts off. Of a damaged stream, whole packets behind the damage are read and kept. Our reader never parses TSDL.
 //!
 //! | module | owns |
 //! |---|---|
@@ -42,10 +42,10 @@ mod walk;
 pub mod writer;
 
 pub use error::{ErrorKind, StoreError};
-pub use loss::{NOT_WRITTEN, UNKNOWN_CAUSE};
+pub use loss::{NOT_WRITTEN, UNKNOWN_CAUSE, cause_text};
 pub use meta::{ClockInfo, ClockKind, Loss, StreamKind, StreamName, TraceMeta};
 pub use reader::{
     EventReader, Problem, ProcessRecord, RawEvent, StreamInfo, ThreadRecord, TraceReader,
 };
-pub use recover::{Recovered, recover};
-pub use writer::{Appended, PacketInfo, Summary, TraceWriter};
+pub use recover::{Cut, Recovered, recover};
+pub use writer::{Appended, MALFORMED, PacketInfo, Summary, TraceWriter};

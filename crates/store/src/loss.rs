@@ -12,6 +12,7 @@
 
 use crate::meta::{Loss, StreamName};
 use crate::reader::StreamInfo;
+use crate::writer::MALFORMED;
 use std::collections::BTreeMap;
 
 /// Cause of losses that are counted in packets, cause not recorded: the recorder was killed, or
@@ -19,6 +20,17 @@ use std::collections::BTreeMap;
 pub const UNKNOWN_CAUSE: &str = "unknown";
 /// Cause of loss of events that left the ring and could not be written: no packet counts them.
 pub const NOT_WRITTEN: &str = "not_written";
+
+/// A cause that only this side of a recording knows, in words that fit "lost 3 events: ..".
+#[must_use]
+pub fn cause_text(cause: &str) -> Option<&'static str> {
+    match cause {
+        UNKNOWN_CAUSE => Some("the recorder was killed, or still runs, and has not noted why"),
+        NOT_WRITTEN => Some("the trace directory took no more"),
+        MALFORMED => Some("the record did not fit its description"),
+        _ => None,
+    }
+}
 
 /// One loss for each stream whose packets count more than its causes in `known` add up to. Together
 /// with `known`, no stream's sum is less than its packets' count, and no event counts twice.

@@ -30,7 +30,8 @@ pub(crate) const PACKET_SPLIT: usize = 1 << 20;
 /// Later times are refused: with any clock they are decades away, and readers compute in i64.
 pub(crate) const TIME_MAX: u64 = 1 << 62;
 
-const MAGIC: u32 = 0xC1FC_1FC1;
+/// The first bytes of a packet.
+pub(crate) const MAGIC: u32 = 0xC1FC_1FC1;
 
 /// CTF's `stream_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

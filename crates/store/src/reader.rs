@@ -10,11 +10,11 @@ use crate::meta::{ClockInfo, Loss, StreamName, TraceMeta};
 use crate::packet::StreamClass;
 use crate::sidecar::{self, Fact, SIDECAR};
 use crate::walk::{Step, Walk};
-use crate::writer::METADATA;
+use crate::writer::{METADATA, THREADS};
 use owlet_wire::entry::{Process, Thread};
 use owlet_wire::record::RecordHeader;
 use owlet_wire::schema::Schema;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,6 +32,8 @@ pub struct Problem {
     pub offset: u64,
     /// What, as a lower-case fragment.
     pub message: String,
+    /// Whether [`recover`](crate::recover()) makes it go away.
+    pub repairable: bool,
 }
 
 impl fmt::Display for Problem {
@@ -50,13 +52,23 @@ pub(crate) struct Problems {
 const PROBLEMS_MAX: usize = 100;
 
 impl Problems {
+    /// Something that stays as it is.
     pub(crate) fn push(&mut self, file: &str, offset: u64, message: impl Into<String>) {
+        self.add(file, offset, message, false);
+    }
+
+    /// Something that can be repaired.
+    pub(crate) fn push_repairable(&mut self, file: &str, at: u64, message: impl Into<String>) {
+        self.add(file, at, message, true);
+    }
+
+    fn add(&mut self, file: &str, offset: u64, message: impl Into<String>, repairable: bool) {
         let message = match self.list.len() {
             0..PROBLEMS_MAX => message.into(),
             PROBLEMS_MAX => "more problems, not listed".to_owned(),
             _ => return,
         };
-        self.list.push(Problem { file: file.to_owned(), offset, message });
+        self.list.push(Problem { file: file.to_owned(), offset, message, repairable });
     }
 }
 
@@ -85,7 +97,7 @@ pub struct StreamInfo {
     pub name: StreamName,
     /// Whole packets.
     pub packets: u64,
-    /// Bytes of whole packets.
+    /// Where the last whole packet ends in its file.
     pub bytes: u64,
     /// Begin of the first packet, in ticks.
     pub begin: u64,
@@ -123,7 +135,11 @@ pub struct TraceReader {
     problems: Vec<Problem>,
     finished: bool,
     recovered: bool,
+    /// Streams that the recorder has begun.
+    begun: BTreeSet<StreamName>,
     pub(crate) sidecar_len: u64,
+    /// What follows in the sidecar is a record that was being written.
+    pub(crate) sidecar_torn: bool,
 }
 
 impl TraceReader {
@@ -154,7 +170,7 @@ impl TraceReader {
     fn from_facts(dir: &Path, path: &Path, facts: sidecar::Facts) -> Result<Self, StoreError> {
         let mut problems = Problems::default();
         if let Some(message) = facts.problem {
-            problems.push(SIDECAR, facts.len, message);
+            problems.push_repairable(SIDECAR, facts.len, message);
         }
         let mut all = facts.facts.into_iter();
         let Some(Fact::Meta(meta)) = all.next().filter(|f| clock_of(f).is_none_or(valid)) else {
@@ -173,7 +189,9 @@ impl TraceReader {
             problems: Vec::new(),
             finished: false,
             recovered: false,
+            begun: BTreeSet::new(),
             sidecar_len: facts.len,
+            sidecar_torn: facts.torn,
         };
         for fact in all {
             if let Err(message) = trace.learn(fact) {
@@ -185,7 +203,7 @@ impl TraceReader {
         }
         trace.losses.retain(|loss| loss.events > 0);
         if !trace.finished && !trace.recovered {
-            problems.push(SIDECAR, facts.len, "the recording was not ended in order");
+            problems.push_repairable(SIDECAR, facts.len, "the recording was not ended in order");
         }
         trace.problems = problems.list;
         Ok(trace)
@@ -223,6 +241,9 @@ impl TraceReader {
             }
             Fact::Finished(_) => self.finished = true,
             Fact::Recovered => self.recovered = true,
+            Fact::Stream(name) => {
+                self.begun.insert(name);
+            }
         }
         Ok(())
     }
@@ -235,6 +256,14 @@ impl TraceReader {
             names.extend(name.to_str().and_then(StreamName::parse));
         }
         names.sort_unstable();
+        let mut missing = Problems::default();
+        for name in self.begun.iter().filter(|name| !names.contains(name)) {
+            missing.push(&name.to_string(), 0, "the file is missing, and its events with it");
+        }
+        if !self.dir.join(THREADS).exists() {
+            missing.push(THREADS, 0, "the file is missing; only other readers need it");
+        }
+        self.problems.extend(missing.list);
         for name in names {
             let (info, problems) = self.walk(name)?;
             self.streams.push(info);
@@ -263,8 +292,9 @@ impl TraceReader {
         loop {
             match walk.step(&file).map_err(failed)? {
                 Step::End => break,
+                Step::Gap(gap) => problems.push_repairable(&text, gap.offset, gap.message),
                 Step::Stop(stop) => {
-                    problems.push(&text, stop.offset, stop.message);
+                    problems.push_repairable(&text, stop.offset, stop.message);
                     break;
                 }
                 Step::Packet(offset, packet) => {

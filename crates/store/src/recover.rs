@@ -1,32 +1,55 @@
 //! Cutting what a killed recorder left half written, so that strict readers accept the trace again.
 //!
-//! Nothing is thrown away: what is cut goes to `.cut-NAME` first, since the bytes behind one damaged
-//! length may be whole packets. Other readers ignore files whose names begin with a dot.
+//! Whole packets behind damage are kept, see `walk`. Nothing is thrown away: what is cut goes to
+//! `.cut-NAME` first. Other readers ignore files whose names begin with a dot.
 
 use crate::error::StoreError;
 use crate::file::replace;
 use crate::packet::StreamClass;
 use crate::reader::{Problem, TraceReader, open_plain};
 use crate::sidecar::{self, FactRef, SIDECAR};
-use crate::walk::{Step, Stop, Walk};
+use crate::walk::{Gap, Step, Stop, Walk};
 use crate::writer::{METADATA, THREADS, metadata_text};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Bytes cut out of one file, and kept beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// File inside the directory.
+    pub file: String,
+    /// Where they were.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u64,
+    /// They were the begin of a packet or record at the end of the file, which is what a killed
+    /// recorder leaves; anything else is damage.
+    pub torn: bool,
+}
 
 /// What [`recover`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Bytes cut off, by file.
-    pub cut: Vec<(String, u64)>,
+    /// What was cut out.
+    pub cut: Vec<Cut>,
     /// Whether the metadata was written anew.
     pub metadata_rewritten: bool,
     /// What remains and cannot be repaired.
     pub remaining: Vec<Problem>,
 }
 
-/// Cuts partial packets and partial sidecar records, and writes the metadata anew where it is not
+impl Recovered {
+    /// Bytes cut that no killed recorder leaves: events may have been in them.
+    #[must_use]
+    pub fn damaged(&self) -> u64 {
+        self.cut.iter().filter(|cut| !cut.torn).map(|cut| cut.bytes).sum()
+    }
+}
+
+/// Cuts partial packets, bytes that are no packets and partial sidecar records, and writes the metadata anew where it is not
 /// what the sidecar says. A recording that did not end in order is marked as recovered: it is no
 /// longer a [`Problem`] that it did not. Doing it again changes nothing. Not for a trace still being recorded.
 ///
@@ -39,7 +62,7 @@ pub fn recover(dir: &Path) -> Result<Recovered, StoreError> {
         cut_stream(&trace, &stream.name.to_string(), StreamClass::Events, &mut done)?;
     }
     cut_stream(&trace, THREADS, StreamClass::Threads, &mut done)?;
-    cut(dir, SIDECAR, trace.sidecar_len, &mut done)?;
+    cut_tail(dir, SIDECAR, trace.sidecar_len, trace.sidecar_torn, &mut done)?;
 
     let processes: Vec<_> = trace.processes().iter().map(|p| p.process.clone()).collect();
     let schemas = trace.schemas().iter().map(|(id, schema)| (*id, schema));
@@ -79,17 +102,29 @@ fn cut_stream(
     let Ok(file) = open_plain(&path) else { return Ok(()) };
     let len = file.metadata().map_err(failed)?.len();
     let mut walk = Walk::new(class, trace.meta().uuid, len);
-    loop {
+    let mut gaps = Vec::new();
+    let tail = loop {
         match walk.step(&file).map_err(failed)? {
             Step::Packet(..) => {}
-            Step::End => return Ok(()),
-            Step::Stop(Stop { offset, .. }) => return cut(&trace.dir, name, offset, done),
+            Step::Gap(Gap { offset, end, .. }) => gaps.push(offset..end),
+            Step::End => break None,
+            Step::Stop(Stop { offset, torn, .. }) => break Some((offset, torn)),
         }
+    };
+    if let Some((offset, torn)) = tail {
+        cut_tail(&trace.dir, name, offset, torn, done)?;
     }
+    if gaps.is_empty() { Ok(()) } else { cut_gaps(&trace.dir, name, &gaps, done) }
 }
 
 /// Cuts a file to `len` bytes and keeps what follows beside it.
-fn cut(dir: &Path, name: &str, len: u64, done: &mut Recovered) -> Result<(), StoreError> {
+fn cut_tail(
+    dir: &Path,
+    name: &str,
+    len: u64,
+    torn: bool,
+    done: &mut Recovered,
+) -> Result<(), StoreError> {
     let path = dir.join(name);
     let failed = |error| StoreError::io(&path, "cannot cut", error);
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
@@ -97,16 +132,57 @@ fn cut(dir: &Path, name: &str, len: u64, done: &mut Recovered) -> Result<(), Sto
     if old <= len {
         return Ok(());
     }
-    let kept = format!(".cut-{}", name.trim_start_matches('.'));
-    keep(&file, len, &dir.join(kept)).map_err(failed)?;
+    keep(&file, len..old, &kept(dir, name)).map_err(failed)?;
     file.set_len(len).map_err(failed)?;
-    done.cut.push((name.to_owned(), old - len));
+    done.cut.push(Cut { file: name.to_owned(), offset: len, bytes: old - len, torn });
     Ok(())
 }
 
-fn keep(mut file: &File, from: u64, path: &Path) -> io::Result<()> {
-    file.seek(SeekFrom::Start(from))?;
+/// Writes a file anew without `gaps`, which are in order, and keeps them beside it.
+fn cut_gaps(
+    dir: &Path,
+    name: &str,
+    gaps: &[Range<u64>],
+    done: &mut Recovered,
+) -> Result<(), StoreError> {
+    let path = dir.join(name);
+    let new = dir.join(format!(".{name}.new"));
+    let write = || {
+        let file = File::open(&path)?;
+        let len = file.metadata()?.len();
+        for gap in gaps {
+            keep(&file, gap.clone(), &kept(dir, name))?;
+        }
+        // What an interrupted recovery left.
+        let _ = std::fs::remove_file(&new);
+        let mut from = 0;
+        for gap in gaps.iter().cloned().chain(std::iter::once(len..len)) {
+            keep(&file, from..gap.start, &new)?;
+            from = gap.end;
+        }
+        std::fs::rename(&new, &path)
+    };
+    write().map_err(|error| {
+        let _ = std::fs::remove_file(&new);
+        StoreError::io(&path, "cannot cut", error)
+    })?;
+    done.cut.extend(gaps.iter().map(|gap| Cut {
+        file: name.to_owned(),
+        offset: gap.start,
+        bytes: gap.end - gap.start,
+        torn: false,
+    }));
+    Ok(())
+}
+
+fn kept(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!(".cut-{}", name.trim_start_matches('.')))
+}
+
+/// Appends a part of a file to another.
+fn keep(mut file: &File, part: Range<u64>, path: &Path) -> io::Result<()> {
+    file.seek(SeekFrom::Start(part.start))?;
     let mut out = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
-    io::copy(&mut file, &mut out)?;
+    io::copy(&mut file.take(part.end - part.start), &mut out)?;
     out.sync_all()
 }

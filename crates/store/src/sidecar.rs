@@ -4,7 +4,7 @@
 //! postcard [`Fact`]. Appended whole, like everything: a kill leaves at most one partial record.
 
 use crate::error::{ErrorKind, StoreError};
-use crate::meta::{ClockInfo, Loss, TraceMeta};
+use crate::meta::{ClockInfo, Loss, StreamName, TraceMeta};
 use owlet_wire::entry::{Process, Thread};
 use owlet_wire::schema::Schema;
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,8 @@ pub(crate) enum FactRef<'a> {
     Finished(u64),
     /// It did not, and what was left half written has been cut.
     Recovered,
+    /// A stream's file is about to be made.
+    Stream(StreamName),
 }
 
 /// One record, as it is read. The order of both enums' variants is the format.
@@ -48,6 +50,7 @@ pub(crate) enum Fact {
     Losses(Vec<Loss>),
     Finished(u64),
     Recovered,
+    Stream(StreamName),
 }
 
 /// The file's first bytes.
@@ -76,6 +79,8 @@ pub(crate) struct Facts {
     pub(crate) len: u64,
     /// What follows those, if anything does.
     pub(crate) problem: Option<String>,
+    /// It is a record that was being written.
+    pub(crate) torn: bool,
 }
 
 /// Reads all whole records.
@@ -100,7 +105,8 @@ pub(crate) fn read(path: &Path, file: File) -> Result<Facts, StoreError> {
         let mut head = Vec::new();
         input.by_ref().take(8).read_to_end(&mut head).map_err(failed)?;
         let Some(head) = head.first_chunk::<8>() else {
-            facts.problem = (!head.is_empty()).then(|| "record cut short".to_owned());
+            facts.torn = !head.is_empty();
+            facts.problem = facts.torn.then(|| "record cut short".to_owned());
             return Ok(facts);
         };
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| head[at + i]));
@@ -112,6 +118,7 @@ pub(crate) fn read(path: &Path, file: File) -> Result<Facts, StoreError> {
         let mut body = Vec::new();
         let got = input.by_ref().take(len.into()).read_to_end(&mut body).map_err(failed)?;
         if got < len as usize {
+            facts.torn = true;
             facts.problem = Some("record cut short".to_owned());
             return Ok(facts);
         }

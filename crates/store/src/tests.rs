@@ -155,6 +155,33 @@ fn every_write_fails_once() {
     }
 }
 
+/// A trace that cannot be begun leaves what was there: no directory, or an empty one. So does one
+/// that is discarded.
+#[test]
+fn a_begin_that_fails_leaves_nothing() {
+    let left = |dir: &Path| std::fs::read_dir(dir).unwrap().count();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t");
+    for writes in 0..2 {
+        fault::arm(writes, 5);
+        TraceWriter::create(&path, &meta()).unwrap_err();
+        assert!(!fault::disarm());
+        assert_eq!(left(dir.path()), 0);
+        fault::arm(writes, 5);
+        TraceWriter::create(dir.path(), &meta()).unwrap_err();
+        assert_eq!(left(dir.path()), 0);
+    }
+    TraceWriter::create(&path, &meta()).unwrap().discard();
+    assert_eq!(left(dir.path()), 0);
+    TraceWriter::create(dir.path(), &meta()).unwrap().discard();
+    assert_eq!(left(dir.path()), 0);
+    // Another recorder's files are not ours to take away.
+    let other = TraceWriter::create(&path, &meta()).unwrap();
+    TraceWriter::create(&path, &meta()).unwrap_err();
+    assert_eq!(left(&path), 3);
+    drop(other);
+}
+
 /// Packets before the one that fails in a long run count.
 #[test]
 fn a_long_run_fails_in_the_middle() {
@@ -166,7 +193,8 @@ fn a_long_run_fails_in_the_middle() {
     let records = run(0..100_000);
     let packet =
         PacketInfo { cpu: 0, begin: 0, end: 1 << 40, discarded_total: 0, records: &records };
-    fault::arm(2, 1000);
+    // The first write tells the sidecar of the stream.
+    fault::arm(3, 1000);
     let error = writer.append_packet(StreamName::cpu(0), &packet).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoSpace);
     let written = writer.summary().events;

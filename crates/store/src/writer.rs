@@ -73,10 +73,30 @@ pub struct Summary {
     pub bytes: u64,
 }
 
+/// What the begin of a trace has made.
+#[derive(Clone, Debug)]
+struct Begun {
+    made_dir: bool,
+    files: Vec<PathBuf>,
+}
+
+impl Begun {
+    /// Takes it away again. Whatever stays is an empty trace or an empty directory.
+    fn remove(&self, dir: &Path) {
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+        }
+        if self.made_dir {
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
 /// Appends to one trace directory.
 #[derive(Debug)]
 pub struct TraceWriter {
     dir: PathBuf,
+    begun: Begun,
     meta: TraceMeta,
     clock: ClockInfo,
     sidecar: AppendFile,
@@ -93,7 +113,8 @@ pub struct TraceWriter {
 }
 
 impl TraceWriter {
-    /// Makes the directory (0700) or takes an empty one, and begins the trace. Files are 0600.
+    /// Makes the directory (0700) or takes an empty one, and begins the trace. Files are 0600. On
+    /// failure nothing that was made stays.
     ///
     /// # Errors
     /// [`ErrorKind::NotEmpty`], `NotADirectory`, `NotFound` (the parent), `Permission`, `ReadOnly`,
@@ -102,15 +123,25 @@ impl TraceWriter {
         if meta.clock.freq_hz == 0 {
             return Err(StoreError::new(ErrorKind::Invalid, dir, "clock of frequency 0"));
         }
-        make_dir(dir)?;
-        let mut sidecar = AppendFile::create(dir.join(SIDECAR))?;
+        let mut begun = Begun { made_dir: make_dir(dir)?, files: Vec::new() };
+        Self::begin(dir, meta, &mut begun).inspect_err(|_| begun.remove(dir))
+    }
+
+    fn begin(dir: &Path, meta: &TraceMeta, begun: &mut Begun) -> Result<Self, StoreError> {
+        let mut make = |name: &str| {
+            let file = AppendFile::create(dir.join(name))?;
+            begun.files.push(dir.join(name));
+            Ok::<_, StoreError>(file)
+        };
+        let mut sidecar = make(SIDECAR)?;
         let first = sidecar::record(&FactRef::Meta(meta)).unwrap_or_default();
         sidecar.append(&[&sidecar::header()[..], &first].concat())?;
-        let mut metadata = AppendFile::create(dir.join(METADATA))?;
+        let mut metadata = make(METADATA)?;
         metadata.append(tsdl::preamble(meta, &meta.clock, &[]).as_bytes())?;
-        let threads = AppendFile::create(dir.join(THREADS))?;
+        let threads = make(THREADS)?;
         Ok(Self {
             dir: dir.to_owned(),
+            begun: begun.clone(),
             meta: meta.clone(),
             clock: meta.clock,
             sidecar,
@@ -124,6 +155,11 @@ impl TraceWriter {
             scratch: Vec::new(),
             turn: 0,
         })
+    }
+
+    /// Takes away a trace without events: its files, and the directory unless it was there before.
+    pub fn discard(self) {
+        self.begun.remove(&self.dir);
     }
 
     /// The directory.
@@ -192,11 +228,14 @@ impl TraceWriter {
         self.own_event(time, THREAD_EVENT, thread.pid, thread.tid, &payload)
     }
 
-    /// Stores a process; `time` is when it was learnt, in ticks.
+    /// Stores a process; `time` is when it was learnt, in ticks. The same process again is no error.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn add_process(&mut self, time: u64, process: &Process) -> Result<(), StoreError> {
+        if self.processes.contains(process) {
+            return Ok(());
+        }
         self.fact(&FactRef::Process(time, process))?;
         let mut payload = process.ppid.to_le_bytes().to_vec();
         payload.extend(process.pid_namespace.to_le_bytes());
@@ -235,10 +274,15 @@ impl TraceWriter {
     ) -> Result<Appended, StoreError> {
         self.turn += 1;
         self.bound_open(stream);
+        let news = !packet.records.is_empty() || packet.discarded_total > 0;
+        if news && !self.streams.contains_key(&stream) {
+            // Before the file: a stream that is missing later can be told from one that never was.
+            self.fact(&FactRef::Stream(stream))?;
+        }
         let entry = match self.streams.entry(stream) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                if packet.records.is_empty() && packet.discarded_total == 0 {
+                if !news {
                     return Ok(Appended::default());
                 }
                 let file = AppendFile::create(self.dir.join(stream.to_string()))?;
@@ -368,9 +412,10 @@ fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend(text);
 }
 
-fn make_dir(dir: &Path) -> Result<(), StoreError> {
+/// Whether the directory was made; otherwise it was there, and is empty.
+fn make_dir(dir: &Path) -> Result<bool, StoreError> {
     match DirBuilder::new().mode(0o700).create(dir) {
-        Ok(()) => return Ok(()),
+        Ok(()) => return Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(StoreError::io(dir, "cannot make the trace directory", error)),
     }
@@ -381,7 +426,7 @@ fn make_dir(dir: &Path) -> Result<(), StoreError> {
     let mut entries = std::fs::read_dir(dir)
         .map_err(|error| StoreError::io(dir, "cannot read the trace directory", error))?;
     match entries.next() {
-        None => Ok(()),
+        None => Ok(false),
         Some(_) => Err(StoreError::new(ErrorKind::NotEmpty, dir, "exists and is not empty")),
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Runs the subcommand.
 pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     let trace = Trace::open(&args.dir).map_err(store_failure)?;
-    problems(trace.problems().iter());
+    problems(&trace, trace.problems().iter());
     if args.perfetto == Path::new("-") {
         let stdout = std::io::stdout();
         if stdout.is_terminal() {

@@ -11,8 +11,9 @@ use crate::text::{escape, plural};
 pub(crate) fn run(args: &RecoverArgs) -> Result<Exit> {
     let recovered = owlet_store::recover(&args.dir).map_err(store_failure)?;
     let mut out = Out::new();
-    for (file, bytes) in &recovered.cut {
-        out.line(format_args!("{}: cut {}", escape(file.as_bytes()), plural(*bytes, "byte")))?;
+    for cut in &recovered.cut {
+        let (file, bytes) = (escape(cut.file.as_bytes()), plural(cut.bytes, "byte"));
+        out.line(format_args!("{file}: cut {bytes} at byte {}", cut.offset))?;
     }
     if recovered.metadata_rewritten {
         out.line(format_args!("metadata: written anew"))?;
@@ -24,6 +25,13 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<Exit> {
     for problem in &recovered.remaining {
         note!("warning: {}", escape(problem.to_string().as_bytes()));
     }
-    // What cannot be brought back is told; the trace is as whole as it gets, and readers read it.
-    Ok(Exit::Done)
+    // The trace is as whole as it gets, and readers read it.
+    let damaged = recovered.damaged();
+    if damaged > 0 {
+        let bytes = plural(damaged, "byte");
+        let what = "of damaged data were cut, perhaps with events in them; .cut-* files have them";
+        note!("warning: {bytes} {what}");
+    }
+    let whole = damaged == 0 && recovered.remaining.is_empty();
+    Ok(if whole { Exit::Done } else { Exit::Damaged })
 }

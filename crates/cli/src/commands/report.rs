@@ -1,6 +1,6 @@
 //! `owlet report DIR`: the events, merged by time.
 
-use super::summary::{problems, tell_losses};
+use super::summary::{loss_hints, problems, tell_losses};
 use crate::args::ReportArgs;
 use crate::error::{Failure, Result};
 use crate::exit::Exit;
@@ -37,8 +37,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
         }
     }
     out.finish()?;
-    problems(trace.problems().iter().chain(&events.problems()));
+    problems(&trace, trace.problems().iter().chain(&events.problems()));
     tell_losses(&trace);
+    loss_hints(&trace);
     Ok(Exit::Done)
 }
 

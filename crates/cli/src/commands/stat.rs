@@ -1,6 +1,6 @@
 //! `owlet stat DIR`: counts, rates, span latencies, losses.
 
-use super::summary::{causes, problems};
+use super::summary::{causes, loss_hints, problems};
 use crate::args::StatArgs;
 use crate::error::{Failure, Result};
 use crate::exit::Exit;
@@ -29,7 +29,8 @@ pub(crate) fn run(args: &StatArgs) -> Result<Exit> {
         text(&mut out, &trace, &stats)?;
     }
     out.finish()?;
-    problems(stats.problems.iter());
+    problems(&trace, stats.problems.iter());
+    loss_hints(&trace);
     Ok(Exit::Done)
 }
 
@@ -46,7 +47,7 @@ fn text(out: &mut Out, trace: &Trace, stats: &Stats) -> Result<()> {
     ))?;
     events(out, stats)?;
     spans(out, &stats.by_span)?;
-    threads(out, stats)
+    threads(out, trace, stats)
 }
 
 fn events(out: &mut Out, stats: &Stats) -> Result<()> {
@@ -90,7 +91,7 @@ fn latencies(latency: &Latency) -> String {
     all.map(|ns| format!("{:>9}", one(ns))).join(" ")
 }
 
-fn threads(out: &mut Out, stats: &Stats) -> Result<()> {
+fn threads(out: &mut Out, trace: &Trace, stats: &Stats) -> Result<()> {
     if stats.by_thread.is_empty() {
         return Ok(());
     }
@@ -98,10 +99,10 @@ fn threads(out: &mut Out, stats: &Stats) -> Result<()> {
     let mut threads: Vec<_> = stats.by_thread.iter().collect();
     threads.sort_by_key(|thread| std::cmp::Reverse(thread.events));
     for thread in threads.iter().take(THREADS) {
-        let exe = stats.by_process.iter().find(|process| process.pid == thread.pid);
-        let exe = exe.map_or_else(String::new, |process| program(process.exe.as_bytes()));
-        let (n, pid, tid, comm) =
-            (count(thread.events), thread.pid, thread.tid, escape(thread.comm.as_bytes()));
+        // From the trace, as the report shows them: the statistics are text for JSON.
+        let exe = trace.process(thread.pid).map_or(&[][..], |process| &process.exe);
+        let (exe, comm) = (program(exe), escape(trace.comm(thread.pid, thread.tid)));
+        let (n, pid, tid) = (count(thread.events), thread.pid, thread.tid);
         out.line(format_args!("{n:>14} {pid:>8} {tid:>8}  {comm} of {exe}"))?;
     }
     if let Some(more) = threads.get(THREADS..).filter(|more| !more.is_empty()) {

@@ -3,15 +3,14 @@
 use crate::out::note;
 use crate::text::{count, escape, plural};
 use owlet_analyze::Trace;
+use owlet_ring::{LOSS_REASONS, Loss};
 
 /// One warning a problem.
-pub(crate) fn problems<'a>(problems: impl Iterator<Item = &'a String>) {
-    let mut any = false;
+pub(crate) fn problems<'a>(trace: &Trace, problems: impl Iterator<Item = &'a String>) {
     for problem in problems {
-        any = true;
         note!("warning: {}", escape(problem.as_bytes()));
     }
-    if any {
+    if trace.repairable() {
         note!("hint: `owlet recover DIR` makes strict readers accept what could be read");
     }
 }
@@ -20,6 +19,17 @@ pub(crate) fn problems<'a>(problems: impl Iterator<Item = &'a String>) {
 pub(crate) fn tell_losses(trace: &Trace) {
     if trace.lost_total() > 0 {
         note!("lost {} ({})", plural(trace.lost_total(), "event"), causes(trace));
+    }
+}
+
+/// What can be done about losses, or what their cause means.
+pub(crate) fn loss_hints(trace: &Trace) {
+    for lost in trace.lost() {
+        if lost.cause == LOSS_REASONS[Loss::Full.index()].name {
+            note!("hint: the rings were full: choose larger rings: owlet record --size");
+        } else if let Some(text) = owlet_store::cause_text(&lost.cause) {
+            note!("hint: {}: {text}", escape(lost.cause.as_bytes()));
+        }
     }
 }
 

@@ -9,16 +9,12 @@ use super::losses::Losses;
 use crate::error::{Failure, Result, show};
 use owlet_ring::{Drained, LOSS_REASONS, LogCursor, Reader, RingReader, Segment};
 use owlet_store::{
-    ClockInfo, ErrorKind, PacketInfo, StoreError, StreamName, TraceMeta, TraceWriter,
+    ClockInfo, ErrorKind, MALFORMED, NOT_WRITTEN, PacketInfo, StoreError, StreamName, TraceMeta,
+    TraceWriter,
 };
 use owlet_wire::entry::{self, Entry};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Cause of loss of records whose bytes fit no schema.
-pub(crate) const MALFORMED: &str = "malformed";
-/// Cause of loss of records that were drained but could not be written.
-pub(crate) const UNWRITTEN: &str = "not_written";
 
 struct Ring {
     reader: RingReader,
@@ -116,14 +112,11 @@ impl Sink {
         written
     }
 
-    /// Removes the files of a trace without events, and the directory if that empties it.
+    /// Removes the files of a trace without events, and the directory if it was made for them.
     pub(crate) fn discard(mut self) {
-        drop(self.trace.take());
-        // Whatever stays is an empty trace, which misleads nobody.
-        for name in ["metadata", ".owlet", "threads"] {
-            let _ = std::fs::remove_file(self.dir.join(name));
+        if let Some(trace) = self.trace.take() {
+            trace.discard();
         }
-        let _ = std::fs::remove_dir(&self.dir);
     }
 
     /// Stores a better measurement of the clock.
@@ -195,7 +188,7 @@ impl Sink {
     /// Counts what rings from `from` on have given up and nobody will write.
     fn forget(&mut self, from: usize) {
         for ring in self.rings.iter_mut().skip(from) {
-            self.losses.add(ring.stream, UNWRITTEN, ring.drained.events);
+            self.losses.add(ring.stream, NOT_WRITTEN, ring.drained.events);
             ring.drained.events = 0;
         }
     }

@@ -116,10 +116,18 @@ fn r1_header_words_at_their_extremes() {
                     assert!(text.contains("record of impossible length"), "{value}:\n{text}");
                 }
                 let done = recover(dir.path()).unwrap();
-                if let [(name, cut)] = &done.cut[..] {
-                    // What was cut is kept, byte for byte.
+                if let [cut] = &done.cut[..] {
+                    // What was cut is kept, byte for byte, and so is all the rest.
                     let kept = fs::read(dir.path().join(".cut-cpu_0")).unwrap();
-                    assert!(name == "cpu_0" && *cut == kept.len() as u64 && bytes.ends_with(&kept));
+                    let left = fs::read(dir.path().join("cpu_0")).unwrap();
+                    let at = cut.offset as usize;
+                    assert!(cut.file == "cpu_0" && cut.bytes == kept.len() as u64);
+                    assert_eq!([&left[..at], &kept, &left[at..]].concat(), bytes);
+                    // Both of the other packets are still there.
+                    assert!(
+                        events(&dump(dir.path())).len() >= 4 - usize::from(start != 0),
+                        "{text}"
+                    );
                     fs::remove_file(dir.path().join(".cut-cpu_0")).unwrap();
                 }
             }
@@ -139,7 +147,7 @@ fn r1_packets_that_claim_more() {
     bytes[48..56].copy_from_slice(&(size + 64).to_le_bytes());
     fs::write(&path, &bytes).unwrap();
     let text = dump(dir.path());
-    assert!(text.contains("impossible packet") && events(&text).is_empty(), "{text}");
+    assert!(text.contains("impossible packet") && events(&text).len() == 4, "{text}");
 
     let mut bytes = whole;
     for at in [48, 56] {
@@ -147,8 +155,64 @@ fn r1_packets_that_claim_more() {
     }
     fs::write(&path, &bytes).unwrap();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+    let begun = Instant::now();
     let text = dump(dir.path());
-    assert!(text.contains("impossible packet") && events(&text).is_empty(), "{text}");
+    assert!(text.contains("impossible packet") && events(&text).len() == 4, "{text}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "a terabyte was searched");
+}
+
+/// Garbage in any place of a stream costs the packets it lies in, before and after recovery.
+#[test]
+fn damage_costs_the_packet_it_lies_in() {
+    let source = tempfile::tempdir().unwrap();
+    write_ticks(source.path(), 12).finish().unwrap();
+    let full = dump(source.path());
+    let whole = fs::read(source.path().join("cpu_0")).unwrap();
+    let size = |at: usize| u64::from_le_bytes(whole[at + 56..at + 64].try_into().unwrap()) / 8;
+    let mut starts = vec![0];
+    while let Some(&last) = starts.last().filter(|last| **last < whole.len()) {
+        starts.push(last + size(last) as usize);
+    }
+    assert_eq!(starts.len(), 5, "four packets");
+    for packet in 0..4 {
+        let mut garbled = whole.clone();
+        garbled[starts[packet]..starts[packet] + 30].fill(0x5a);
+        let inserted = [&whole[..starts[packet]], &[7; 777], &whole[starts[packet]..]].concat();
+        for (bytes, kept) in [(garbled, 9), (inserted, 12)] {
+            let dir = tempfile::tempdir().unwrap();
+            copy(source.path(), dir.path());
+            fs::write(dir.path().join("cpu_0"), &bytes).unwrap();
+            let before = dump(dir.path());
+            let problem = format!("problem cpu_0 at byte {}: no packet begins", starts[packet]);
+            assert!(before.contains(&problem), "{before}");
+            assert_eq!(events(&before).len(), kept, "{before}");
+            assert!(events(&before).iter().all(|event| full.contains(event)));
+            let done = recover(dir.path()).unwrap();
+            let gap = if kept == 9 { starts[packet + 1] - starts[packet] } else { 777 };
+            assert!(done.damaged() == gap as u64 && !done.cut[0].torn, "{done:?}");
+            assert_eq!(done.remaining.is_empty(), kept == 12 || packet == 3, "{done:?}");
+            assert_eq!(events(&dump(dir.path())), events(&before));
+            assert_eq!(fs::read(dir.path().join(".cut-cpu_0")).unwrap().len(), gap);
+        }
+    }
+}
+
+/// The sidecar names the streams: one that is gone is told, by the reader and by recovery.
+#[test]
+fn a_missing_stream_is_told() {
+    for name in ["cpu_0", "threads"] {
+        let dir = tempfile::tempdir().unwrap();
+        write_ticks(dir.path(), 7).finish().unwrap();
+        assert!(TraceReader::open(dir.path()).unwrap().problems().is_empty());
+        fs::remove_file(dir.path().join(name)).unwrap();
+        let told = |problems: &[owlet_store::Problem]| {
+            let [problem] = problems else { panic!("{problems:?}") };
+            assert_eq!((problem.file.as_str(), problem.repairable), (name, false));
+            assert!(problem.message.starts_with("the file is missing"), "{problem}");
+        };
+        told(TraceReader::open(dir.path()).unwrap().problems());
+        told(&recover(dir.path()).unwrap().remaining);
+    }
 }
 
 /// A changed bit anywhere in the sidecar is told.
