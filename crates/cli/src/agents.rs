@@ -59,7 +59,12 @@ pub(crate) fn all() -> Result<Agents> {
 /// # Errors
 /// The first process that cannot be traced, and why.
 pub(crate) fn of(pids: &[u32]) -> Result<Vec<Client>> {
-    let mut agents = connect(sockets::own()?);
+    // A process may have its sockets elsewhere, so that ours are not missed yet.
+    let (own, untrusted) = match sockets::own() {
+        Ok(own) => (own, None),
+        Err(failure) => (Vec::new(), Some(failure)),
+    };
+    let mut agents = connect(own);
     let mut found = Vec::new();
     for &pid in pids {
         if found.iter().any(|client: &Client| client.pid == pid) {
@@ -83,7 +88,10 @@ pub(crate) fn of(pids: &[u32]) -> Result<Vec<Client>> {
         }
         return Err(match elsewhere.troubled.first() {
             Some((_, error)) => explain(pid, error),
-            None => no_agent(pid, &agents),
+            None => match untrusted {
+                Some(failure) if Process::read(pid).is_some() => failure,
+                _ => no_agent(pid, &agents),
+            },
         });
     }
     Ok(found)
@@ -182,6 +190,10 @@ fn no_agent(pid: u32, agents: &Agents) -> Failure {
     }
     if process.state == 'Z' {
         return Failure::with(Exit::Nothing, format!("process {pid} ({name}) has ended already"));
+    }
+    if let Some(failure) = sockets::in_the_way(pid).filter(|_| process.uid == me) {
+        let message = format!("process {pid} ({name}) has no agent: {}", failure.message);
+        return Failure { exit: Exit::Nothing, message, ..failure };
     }
     Failure::with(Exit::Nothing, format!("process {pid} ({name}) has no agent"))
         .hint(format!("call `owlet::init()` in its main; {}", others(agents)))

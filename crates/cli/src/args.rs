@@ -1,8 +1,9 @@
 //! The command line. This tree is the only source of flags: `--help`, completions and the man page
 //! come from it.
 
-use crate::units::{parse_duration, parse_size};
-use clap::builder::{PossibleValue, ValueHint};
+use crate::units::{parse_duration, parse_ring_size};
+use clap::builder::{PossibleValue, StyledStr, ValueHint};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use owlet_wire::filter::{Filter, Side};
 use owlet_wire::schema::Level;
@@ -30,7 +31,7 @@ pub(crate) enum Command {
     ///
     /// Ends by Ctrl-C, after --duration, or when the processes have ended. The last line on stderr
     /// always says how many events were recorded and how many were lost, and why.
-    #[command(after_long_help = filter_help())]
+    #[command(after_long_help = filter_help(), override_usage = "owlet record [OPTIONS] --pid <PID>...\n       owlet record [OPTIONS] -- <CMD>...")]
     Record(RecordArgs),
     /// Switch trace points on in the running recordings of processes.
     Enable(ToggleArgs),
@@ -44,13 +45,17 @@ pub(crate) enum Command {
     /// Convert a trace for another tool.
     Export(ExportArgs),
     /// Repair a trace whose recorder was killed, so that strict readers accept it.
+    ///
+    /// Cuts what is no whole packet and keeps it beside, in files called .cut-NAME. A packet that was
+    /// being written at the end of a file is what a killed recorder leaves; when anything else was
+    /// cut, or something cannot be repaired, the status is 6.
     Recover(RecoverArgs),
     /// Say what this machine can do, and what is in the way.
     Doctor(JsonArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
-    /// Print the man page.
-    Man,
+    /// Print the man page, or that of one subcommand.
+    Man(ManArgs),
     /// Start an instrumented server, record it live, and show the result.
     Demo(DemoArgs),
     /// The server that `demo` starts.
@@ -83,7 +88,7 @@ pub(crate) struct RecordArgs {
     #[arg(long = "where", value_name = "EXPR", value_parser = parse_target_filter)]
     pub(crate) filter: Option<String>,
     /// Size of the ring of each CPU, as in 4M; rounded up to a power of two.
-    #[arg(long, value_name = "N", value_parser = parse_size, default_value = "1M")]
+    #[arg(long, value_name = "N", value_parser = parse_ring_size, default_value = "1M")]
     pub(crate) size: u64,
     /// Stop after this time, as in 5s, 500ms or 2m.
     #[arg(long, value_name = "T", value_parser = parse_duration)]
@@ -157,6 +162,16 @@ pub(crate) struct RecoverArgs {
 pub(crate) struct CompletionsArgs {
     /// The shell.
     pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// A subcommand, as in `owlet man record`; default: owlet itself with all of them.
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
+    /// Write every page into this directory instead, as owlet.1, owlet-record.1 and so on.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "command")]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -236,4 +251,30 @@ fn check_filter(text: &str, side: Side) -> Result<String, String> {
 
 fn filter_help() -> String {
     format!("{}\n\n{}", owlet_wire::filter::HELP.trim_end(), crate::exit::help())
+}
+
+/// Longer values are cut in messages about them.
+const SHOWN: usize = 80;
+
+/// What clap says of a bad command line, made fit to be read: values that are too long are cut, and
+/// `owlet record CMD` is told what it lacks.
+pub(crate) fn told(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
+        && value.chars().count() > SHOWN
+    {
+        let start: String = value.chars().take(SHOWN).collect();
+        error.insert(ContextKind::InvalidValue, ContextValue::String(format!("{start}..")));
+    }
+    let recording = std::env::args_os().nth(1).is_some_and(|word| word == "record");
+    if recording
+        && error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && !word.starts_with('-')
+    {
+        let word = crate::text::escape(word.as_bytes());
+        let tip = format!("to record a command, put `--` in front of it: owlet record -- {word}");
+        let tip = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+        error.insert(ContextKind::Suggested, tip);
+    }
+    error
 }

@@ -6,6 +6,10 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
+/// What to do when no descriptor is left.
+pub(crate) const MORE_FILES: &str =
+    "raise the limit of open files, as in `ulimit -n 4096`, and try again";
+
 /// A failed command. `message` is a lower-case fragment that names what, where and why.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -66,7 +70,10 @@ impl Failure {
         if !self.message.is_empty() {
             let _ = writeln!(err, "{red}error{red:#}: {}", self.message);
         }
-        if let Some(hint) = &self.hint {
+        // Whatever was to be opened, the limit is what is in the way.
+        let files =
+            self.message.to_lowercase().contains("too many open files").then_some(MORE_FILES);
+        if let Some(hint) = files.or(self.hint.as_deref()) {
             let _ = writeln!(err, "{cyan}hint{cyan:#}: {hint}");
         }
     }

@@ -30,7 +30,7 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli = args::Cli::try_parse().unwrap_or_else(|error| args::told(error).exit());
     match commands::run(cli.command) {
         Ok(exit) => exit.into(),
         Err(failure) => {

@@ -1,7 +1,10 @@
 //! What `/proc` says of other processes.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
 /// A process as `/proc/PID` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,30 @@ impl Process {
     /// Stopped by a signal or a debugger: nothing in it runs.
     pub(crate) fn stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
+    }
+}
+
+/// What a variable was when the process began; `None` when it was not set, or we may not look.
+pub(crate) fn variable(pid: u32, name: &str) -> Option<OsString> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = environment
+        .split(|&b| b == 0)
+        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+    value.filter(|value| !value.is_empty()).map(|value| OsString::from_vec(value.to_vec()))
+}
+
+/// What to put in front of an absolute path as the process sees it: nothing when it sees what we see,
+/// since a socket's path must be short.
+pub(crate) fn root(pid: u32) -> PathBuf {
+    let link = |path: String| fs::read_link(path).ok();
+    let same = |what: &str| {
+        let theirs = link(format!("/proc/{pid}/{what}"));
+        theirs.is_some() && theirs == link(format!("/proc/self/{what}"))
+    };
+    if same("ns/mnt") && same("root") {
+        PathBuf::new()
+    } else {
+        PathBuf::from(format!("/proc/{pid}/root"))
     }
 }
 

@@ -34,6 +34,33 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).filter(|&n| n > 0).ok_or_else(|| HELP.into())
 }
 
+/// Rings are this large at most.
+const RING_MAX: u64 = 1 << 30;
+
+/// The size of a ring: as [`parse_size`], up to 1G.
+pub(crate) fn parse_ring_size(text: &str) -> Result<u64, String> {
+    const LIMIT: &str = "rings are at most 1G a CPU, and each CPU has two; \
+                         less than 4K is taken as 4K";
+    let digits = split(text).0;
+    let endless = digits.len() > 19 && digits.bytes().all(|b| b.is_ascii_digit());
+    match parse_size(text) {
+        Ok(size) if size <= RING_MAX => Ok(size),
+        Ok(_) => Err(LIMIT.into()),
+        Err(_) if endless => Err(LIMIT.into()),
+        Err(why) => Err(why),
+    }
+}
+
+/// A size as `--size` takes it, four times as large as `bytes` if that can be.
+pub(crate) fn larger_ring(bytes: u64) -> String {
+    let bytes = bytes.next_power_of_two().max(4096).saturating_mul(4).min(RING_MAX);
+    match bytes.trailing_zeros() {
+        30.. => format!("{}G", bytes >> 30),
+        20.. => format!("{}M", bytes >> 20),
+        _ => format!("{}K", bytes >> 10),
+    }
+}
+
 fn split(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text.split_at(end)

@@ -75,7 +75,7 @@ fn examine() -> Vec<Finding> {
         finding(
             "backend",
             format!("{backend}: {}", owlet_percpu::backend_why()),
-            backend == "rseq",
+            backend == "rseq" && !owlet_percpu::backend_unknown(),
         ),
         finding("clock", format!("{which}: {}", tsc.why), tsc.usable),
         finding("membarrier", barrier, barrier_good),
@@ -159,20 +159,21 @@ fn seccomp() -> String {
 }
 
 fn directory() -> (String, bool) {
-    let dir = runtime_dir::path();
-    let shown = show(&dir);
-    if !dir.exists() {
-        return (format!("{shown} (made by the first process that is traced)"), true);
-    }
-    match runtime_dir::check(&dir) {
-        Ok(()) => {
-            let places: Vec<_> = sockets::own_dirs().iter().map(|dir| show(dir)).collect();
-            (places.join(", "), true)
-        }
-        Err(error) => {
-            (format!("{shown} cannot be trusted: {}", reason(&io::Error::from(error))), false)
+    let dirs = sockets::own_dirs();
+    for dir in &dirs {
+        if dir.symlink_metadata().is_ok()
+            && let Err(error) = runtime_dir::check(dir)
+        {
+            let why = reason(&io::Error::from(error));
+            return (format!("{} cannot be trusted: {why}", show(dir)), false);
         }
     }
+    if !dirs.iter().any(|dir| dir.exists()) {
+        let first = show(&runtime_dir::path());
+        return (format!("{first} (made by the first process that is traced)"), true);
+    }
+    let places: Vec<_> = dirs.iter().map(|dir| show(dir)).collect();
+    (places.join(", "), true)
 }
 
 fn processes() -> (String, bool) {

@@ -31,7 +31,7 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::Recover(args) => recover::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::completions(&args),
-        Command::Man => completions::man(),
+        Command::Man(args) => completions::man(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoServer(args) => demo::serve(&args),
     }

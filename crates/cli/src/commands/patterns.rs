@@ -27,6 +27,35 @@ pub(crate) fn selects(rules: &[Rule], name: &str) -> bool {
     rules.iter().rev().find(|rule| glob(&rule.pattern, name)).is_some_and(|rule| rule.enable)
 }
 
+/// What to do when patterns with `!` have the last word.
+const LAST_WINS: &str = "the last match wins: put the patterns to record after those with `!`";
+
+/// Why the rules can switch nothing on, whatever there is, or `None` when they can.
+pub(crate) fn nothing_ever(rules: &[Rule]) -> Option<Failure> {
+    let last = rules.iter().rev().take_while(|rule| !rule.enable);
+    let all = last.into_iter().find(|rule| rule.pattern.bytes().all(|b| b == b'*'))?;
+    let message =
+        format!("'!{}' leaves out every trace point: nothing would be recorded", all.pattern);
+    Some(Failure::with(Exit::Usage, message).hint(LAST_WINS))
+}
+
+/// Patterns that match none of `points` yet, each with the nearest names.
+pub(crate) fn unmatched_yet<'a>(
+    rules: &'a [Rule],
+    points: &'a [TracepointInfo],
+) -> impl Iterator<Item = (&'a str, Vec<&'a str>)> {
+    let names = || points.iter().map(|point| point.name.as_str());
+    let missing = move |rule: &&Rule| !names().any(|name| glob(&rule.pattern, name));
+    let nearest = move |rule: &'a Rule| (rule.pattern.as_str(), near(&rule.pattern, names()));
+    rules.iter().filter(missing).map(nearest)
+}
+
+/// `the closest names: a, b`.
+pub(crate) fn closest(names: &[&str]) -> String {
+    let names: Vec<_> = names.iter().map(|name| escape(name.as_bytes())).collect();
+    format!("the closest names: {}", names.join(", "))
+}
+
 /// Why nothing of `points` would be recorded, or `None` when something would. `whose` reads like
 /// "process 12 (server)".
 pub(crate) fn nothing_selected(
@@ -56,6 +85,17 @@ pub(crate) fn nothing_selected(
             )
             .hint(format!("the most severe of them is of level {most}: use --level {most}")),
         );
+    }
+    let matches = |rule: &Rule| points.iter().any(|point| glob(&rule.pattern, &point.name));
+    if rules.iter().any(|rule| rule.enable && matches(rule)) {
+        let out = rules.iter().filter(|rule| !rule.enable && matches(rule));
+        let out: Vec<_> =
+            out.map(|rule| format!("'!{}'", escape(rule.pattern.as_bytes()))).collect();
+        let all = rules.iter().any(|rule| rule.enable && rule.pattern == "*");
+        let that = if all { "" } else { " that matches" };
+        let message =
+            format!("every trace point of {whose}{that} is left out by {}", out.join(", "));
+        return Some(Failure::with(Exit::Nothing, message).hint(LAST_WINS));
     }
     Some(unmatched(&wanted(rules), points.iter().map(|point| point.name.as_str()), whose))
 }
@@ -155,8 +195,7 @@ pub(crate) fn unmatched<'a>(
         return failure
             .hint("`owlet list PID` shows the trace points there are; `*` matches any characters");
     }
-    let closest: Vec<_> = closest.iter().map(|name| escape(name.as_bytes())).collect();
-    failure.hint(format!("the closest names: {}", closest.join(", ")))
+    failure.hint(self::closest(&closest))
 }
 
 fn wanted(rules: &[Rule]) -> Vec<&str> {

@@ -2,7 +2,7 @@
 //! always ends with one line that says how many events were recorded and how many were lost.
 
 use super::patterns::{self, nothing_selected};
-use super::verdict::{self, Before};
+use super::verdict::{self, Asked, Before};
 use crate::agents;
 use crate::args::RecordArgs;
 use crate::client::Client;
@@ -18,7 +18,7 @@ use crate::text::{escape, plural};
 use owlet_wire::config::Rule;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -27,17 +27,29 @@ const SESSION_VARIABLE: &str = "OWLET_SESSION";
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<Exit> {
-    let stop = Stop::new()
+    let recorded = !args.command.is_empty();
+    // A command gets the first one, too.
+    let stop = Stop::new(1 + usize::from(recorded))
         .map_err(|error| Failure::new(format!("cannot catch signals: {}", reason(&error))))?;
     let rules = patterns::rules(&args.events);
-    if args.command.is_empty() { processes(args, stop, rules) } else { command(args, stop, rules) }
+    if let Some(failure) = patterns::nothing_ever(&rules) {
+        return Err(failure);
+    }
+    if recorded { command(args, stop, rules) } else { processes(args, stop, rules) }
 }
 
 /// Records processes that run already.
 fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
-    let clients = agents::of(&args.pids)?;
-    let mut before = look(args, &rules, &clients)?;
-    let name = match args.pids.as_slice() {
+    let mut pids = Vec::new();
+    for pid in &args.pids {
+        if !pids.contains(pid) {
+            pids.push(*pid);
+        }
+    }
+    let clients = agents::of(&pids)?;
+    let whose = whose(&pids);
+    let mut before = look(args, &rules, &clients, &whose)?;
+    let name = match pids.as_slice() {
         [pid] => pid.to_string(),
         [pid, rest @ ..] => format!("{pid}-and-{}-more", rest.len()),
         [] => "nothing".into(),
@@ -45,19 +57,19 @@ fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     let dir = directory(args, &name)?;
     let rendezvous = Rendezvous::new()?;
     let clock = SessionClock::choose();
-    let mut session = Session::create(&plan(args, rules, &rendezvous), clock.kind)?;
+    let mut session = Session::create(&plan(args, rules.clone(), &rendezvous), clock.kind)?;
     session.attach(clients)?;
     before.on = session.targets.iter().map(|target| u64::from(target.matched.enabled)).sum();
-    let whose = whose(&args.pids);
-    let mut recording = Recording::begin(parts(args, session, clock, rendezvous, &dir, stop))?;
+    let path = &dir.path;
+    let mut recording = Recording::begin(parts(args, session, clock, rendezvous, path, stop))?;
     note!(
         "recording {} of {whose} into {}; Ctrl-C ends it",
         plural(before.on, "trace point"),
-        show(&dir)
+        show(path)
     );
     let end = recording.run(args.duration);
     let (end, _) = recording.end(end);
-    Ok(verdict::tell(&recording, end, &before, !args.wait))
+    Ok(verdict::tell(&recording, end, &before, &Asked { args, rules: &rules, whose: &whose }))
 }
 
 /// Starts a command and records it from its first event.
@@ -70,10 +82,11 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     let dir = directory(args, &name)?;
     let rendezvous = Rendezvous::new()?;
     let clock = SessionClock::choose();
-    let plan = plan(args, rules, &rendezvous);
+    let plan = plan(args, rules.clone(), &rendezvous);
     let session = Session::create(&plan, clock.kind)?;
     let session_path = session.path();
-    let mut recording = Recording::begin(parts(args, session, clock, rendezvous, &dir, stop))?;
+    let parts = parts(args, session, clock, rendezvous, &dir.path, stop);
+    let mut recording = Recording::begin(parts)?;
     match spawn(program, words, &session_path) {
         Ok(child) => recording.follow(child, escape(name.as_bytes())),
         Err(failure) => {
@@ -87,18 +100,19 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     if let Some(child) = &child {
         verdict::leave(child);
     }
-    Ok(verdict::tell(&recording, end, &Before::default(), !args.wait))
+    let whose = escape(name.as_bytes());
+    let asked = Asked { args, rules: &rules, whose: &whose };
+    Ok(verdict::tell(&recording, end, &Before::default(), &asked))
 }
 
 /// Checks that something will be recorded, before anything is switched on.
-fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client]) -> Result<Before> {
+fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client], whose: &str) -> Result<Before> {
     let mut points = Vec::new();
     for client in clients {
         points.extend(client.list("*").map_err(|error| agents::explain(client.pid, &error))?);
     }
-    if !args.wait
-        && let Some(failure) = nothing_selected(rules, args.level.0, &points, &whose(&args.pids))
-    {
+    let nothing = nothing_selected(rules, args.level.0, &points, whose);
+    if let Some(failure) = nothing.filter(|_| !args.wait) {
         return Err(failure);
     }
     if let Some(text) = args.filter.as_ref().filter(|_| !args.wait)
@@ -107,11 +121,11 @@ fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client]) -> Result<Before>
     {
         return Err(failure);
     }
-    let names: Vec<_> = points.iter().map(|point| point.name.as_str()).collect();
-    for rule in rules.iter().filter(|_| !args.wait) {
-        if !names.iter().any(|name| owlet_wire::config::glob(&rule.pattern, name)) {
-            let pattern = escape(rule.pattern.as_bytes());
-            note!("warning: no trace point matches '{pattern}' yet; one that appears later will");
+    for (pattern, near) in patterns::unmatched_yet(rules, &points) {
+        let pattern = escape(pattern.as_bytes());
+        note!("warning: no trace point matches '{pattern}' yet; one that appears later will");
+        if !near.is_empty() {
+            note!("hint: {}", patterns::closest(&near));
         }
     }
     Ok(Before { hits: points.iter().map(|point| point.hits).sum(), ..Before::default() })
@@ -153,14 +167,49 @@ fn parts<'a>(
     Parts { session, clock, rendezvous, dir, description, stop, progress: args.progress }
 }
 
-/// The directory to record into; refused now rather than after a process was touched.
-fn directory(args: &RecordArgs, name: &str) -> Result<PathBuf> {
-    let dir = match &args.output {
-        Some(dir) => dir.clone(),
-        None => {
-            PathBuf::from(format!("owlet-trace-{}-{}", safe_name(name), crate::units::timestamp()))
+/// Where to record into.
+struct Directory {
+    path: PathBuf,
+    /// We made it, to have its name to ourselves.
+    made: bool,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if self.made {
+            // Only an empty directory goes: when the recording has not begun.
+            let _ = std::fs::remove_dir(&self.path);
         }
-    };
+    }
+}
+
+/// The directory to record into; refused now rather than after a process was touched.
+fn directory(args: &RecordArgs, name: &str) -> Result<Directory> {
+    match &args.output {
+        Some(dir) => usable(dir.clone()).map(|path| Directory { path, made: false }),
+        None => claim(&format!("owlet-trace-{}-{}", safe_name(name), crate::units::timestamp())),
+    }
+}
+
+/// Makes a directory of that name here; with a number behind it when another recording has the name.
+fn claim(name: &str) -> Result<Directory> {
+    let mut path = PathBuf::from(name);
+    for number in 2..1000 {
+        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(Directory { path, made: true }),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                path = PathBuf::from(format!("{name}-{number}"));
+            }
+            Err(error) => {
+                return Err(Failure::at("cannot make the trace directory", &path, reason(&error))
+                    .hint("name a directory where you may write, with -o"));
+            }
+        }
+    }
+    Err(Failure::at("cannot make the trace directory", &path, "too many of that name"))
+}
+
+fn usable(dir: PathBuf) -> Result<PathBuf> {
     let exists =
         |what: &str, hint: &str| Err(Failure::at("cannot record into", &dir, what).hint(hint));
     match std::fs::read_dir(&dir).map(|mut entries| entries.next().is_some()) {
@@ -204,8 +253,12 @@ fn find(program: &OsStr) -> Result<PathBuf> {
     let found =
         std::env::split_paths(&places).map(|dir| dir.join(program)).find(|path| executable(path));
     found.ok_or_else(|| {
-        Failure::new(format!("cannot start {shown}: no such command"))
-            .hint("name a file with its directory, as in ./server, or a command in PATH")
+        let hint = if program.as_bytes().starts_with(b"-") {
+            "options of `owlet record` stand before `--`, the command and its own after it"
+        } else {
+            "name a file with its directory, as in ./server, or a command in PATH"
+        };
+        Failure::new(format!("cannot start {shown}: no such command")).hint(hint)
     })
 }
 

@@ -1,11 +1,17 @@
 //! What is said when a recording has ended, and with which status.
 
+use super::patterns;
 use crate::agents;
+use crate::args::{Cli, RecordArgs};
 use crate::error::{Failure, show};
 use crate::exit::Exit;
 use crate::out::note;
 use crate::recorder::{End, Recording};
 use crate::text::{count, plural};
+use crate::units::larger_ring;
+use clap::CommandFactory as _;
+use owlet_ring::{LOSS_REASONS, Loss};
+use owlet_wire::config::Rule;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
 
@@ -18,8 +24,17 @@ pub(crate) struct Before {
     pub(crate) on: u64,
 }
 
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) args: &'a RecordArgs,
+    pub(crate) rules: &'a [Rule],
+    /// "process 12 (server)", or the command's name.
+    pub(crate) whose: &'a str,
+}
+
 /// Tells how a recording went. The last line is always the same sentence.
-pub(crate) fn tell(recording: &Recording, end: End, before: &Before, explain: bool) -> Exit {
+pub(crate) fn tell(recording: &Recording, end: End, before: &Before, asked: &Asked<'_>) -> Exit {
     let sink = &recording.sink;
     match &end {
         End::Command(status) if !status.success() => note!("the command {}", words(*status)),
@@ -36,12 +51,16 @@ pub(crate) fn tell(recording: &Recording, end: End, before: &Before, explain: bo
     }
     let mut exit = match &end {
         End::Command(status) => status_exit(*status),
+        // As the shell shows a program that the signal ended.
+        End::Abandoned(signal) => status_of(128 + signal),
         _ => Exit::Done,
     };
+    if sink.losses.of(LOSS_REASONS[Loss::Full.index()].name) > 0 {
+        let size = larger_ring(asked.args.size);
+        note!("hint: the rings were full: choose larger rings: --size {size}");
+    }
     if sink.events == 0 {
-        if explain {
-            nothing(recording, before);
-        }
+        nothing(recording, before, asked);
         if exit == Exit::Done {
             exit = Exit::Empty;
         }
@@ -56,14 +75,14 @@ pub(crate) fn tell(recording: &Recording, end: End, before: &Before, explain: bo
 }
 
 /// Why there is no event.
-fn nothing(recording: &Recording, before: &Before) {
+fn nothing(recording: &Recording, before: &Before, asked: &Asked<'_>) {
     let (sink, joined) = (&recording.sink, recording.session.joined as u64);
     let lost = sink.losses.total();
     if lost > 0 {
         note!("warning: no event was recorded: all {} were lost", count(lost));
-        note!("hint: choose larger rings with --size");
         return;
     }
+    misplaced(asked);
     if joined == 0 && sink.processes == 0 {
         note!("warning: no event was recorded: no process joined the session");
         note!(
@@ -71,13 +90,17 @@ fn nothing(recording: &Recording, before: &Before) {
         );
         return;
     }
+    if before.on == 0 && sink.schemas == 0 {
+        return nothing_on(recording, asked, joined.max(sink.processes));
+    }
     let points = if before.on > 0 {
         plural(before.on, "trace point")
     } else {
         plural(sink.schemas, "trace point")
     };
     let processes = plural(joined.max(sink.processes), "process");
-    let hits = recording.hits.map(|after| after.saturating_sub(before.hits));
+    let after = recording.points.as_ref().map(|points| points.iter().map(|point| point.hits).sum());
+    let hits = after.map(|after: u64| after.saturating_sub(before.hits));
     let hits_text =
         hits.map_or_else(|| "hits unknown".to_string(), |hits| format!("hits {}", count(hits)));
     note!("warning: no event was recorded: {points} on in {processes}, {hits_text}");
@@ -91,6 +114,54 @@ fn nothing(recording: &Recording, before: &Before) {
     }
 }
 
+/// Why no trace point was on: from those there are, if a process is left to say.
+fn nothing_on(recording: &Recording, asked: &Asked<'_>, processes: u64) {
+    let level = asked.args.level.0;
+    let points = recording.points.as_deref();
+    let why = points
+        .and_then(|points| patterns::nothing_selected(asked.rules, level, points, asked.whose));
+    if let Some(Failure { message, hint, .. }) = why {
+        note!("warning: no event was recorded: {message}");
+        if let Some(hint) = hint {
+            note!("hint: {hint}");
+        }
+        return;
+    }
+    let processes = plural(processes, "process");
+    note!("warning: no event was recorded: no trace point was switched on in {processes}");
+    let level = crate::names::level(level);
+    note!(
+        "hint: `-e` and `--level {level}` chose none of its trace points; `owlet list PID` shows them while it runs"
+    );
+}
+
+/// Options of ours among the words of the command, which got them.
+fn misplaced(asked: &Asked<'_>) {
+    let record = Cli::command();
+    let Some(record) = record.find_subcommand("record") else { return };
+    let long = |word: &str| {
+        let name = word.strip_prefix("--")?.split('=').next()?;
+        let ours = record.get_arguments().any(|arg| arg.get_long() == Some(name));
+        ours.then(|| format!("`--{name}`"))
+    };
+    let short = |word: &str| {
+        let name = word.strip_prefix('-')?.chars().next()?;
+        let ours = record.get_arguments().any(|arg| arg.get_short() == Some(name));
+        (ours && word.len() == 2).then(|| format!("`-{name}`"))
+    };
+    let words = asked.args.command.iter().skip(1).filter_map(|word| word.to_str());
+    let mut found: Vec<_> = words.filter_map(|word| long(word).or_else(|| short(word))).collect();
+    found.dedup();
+    if let [first @ .., last] = found.as_slice() {
+        let (names, stand) = match first {
+            [] => (last.clone(), "stands"),
+            first => (format!("{} and {last}", first.join(", ")), "stand"),
+        };
+        let whose = asked.whose;
+        note!("hint: {names} {stand} after `--`: {whose} got them, not `owlet record`");
+    }
+}
+
 fn words(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exited with status {code}"),
@@ -101,7 +172,10 @@ fn words(status: ExitStatus) -> String {
 
 /// A command's own status is passed on, as the shell would show it.
 fn status_exit(status: ExitStatus) -> Exit {
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    status_of(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+fn status_of(code: i32) -> Exit {
     match u8::try_from(code & 0xff) {
         Ok(0) | Err(_) => Exit::Done,
         Ok(code) => Exit::Command(code),

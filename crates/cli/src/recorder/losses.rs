@@ -33,6 +33,12 @@ impl Losses {
         self.counts.values().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
+    /// Events lost for one cause.
+    pub(crate) fn of(&self, cause: &str) -> u64 {
+        let counts = self.counts.iter().filter(|((_, known), _)| *known == cause);
+        counts.fold(0, |sum, (_, n)| sum.saturating_add(*n))
+    }
+
     /// For the trace directory.
     pub(crate) fn to_store(&self) -> Vec<Loss> {
         let loss = |(&(stream, cause), &events): (&(Option<StreamName>, &'static str), &u64)| {

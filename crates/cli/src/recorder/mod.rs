@@ -30,9 +30,11 @@ use crate::text::plural;
 use clock::SessionClock;
 use owlet_ring::{Notifier, NotifierOptions, RingSet, Waiter, WakeFd, Watermark};
 use owlet_store::TraceMeta;
+use owlet_wire::control::TracepointInfo;
 use progress::{Progress, Standing};
 use rendezvous::Rendezvous;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
 use session::Session;
 use sink::{Sink, store_failure};
 use std::os::fd::OwnedFd;
@@ -48,7 +50,7 @@ const WATERMARK: Watermark = Watermark::percent(25);
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// A process that forks and exits is gone a moment before its child announces itself.
 const LINGER: Duration = Duration::from_millis(300);
-/// A command that ends by the same Ctrl-C is recorded to its end.
+/// A command that takes longer to end after a Ctrl-C is said to be waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// A child of a command may announce itself this long after the command has ended.
 const GRACE: Duration = Duration::from_millis(200);
@@ -61,6 +63,8 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 pub(crate) enum End {
     /// SIGINT, SIGTERM or SIGHUP.
     Signal,
+    /// A second one of those, while the command that got the first went on.
+    Abandoned(i32),
     /// The time asked for has passed.
     Duration,
     /// No process is left.
@@ -91,12 +95,23 @@ pub(crate) struct Recording {
     progress: Progress,
     refined: Instant,
     told: Instant,
-    /// Hits of all trace points at the end; asked only when nothing was recorded.
-    pub(crate) hits: Option<u64>,
+    /// All trace points of the processes that were left at the end; asked only when nothing was
+    /// recorded.
+    pub(crate) points: Option<Vec<TracepointInfo>>,
     /// Since when no process is left.
     alone: Option<Instant>,
-    /// Since when a signal wants the end.
-    stopping: Option<Instant>,
+    /// A signal wants the end.
+    stopping: Option<Stopping>,
+}
+
+/// The end that a signal asked for.
+#[derive(Clone, Copy, Debug)]
+struct Stopping {
+    since: Instant,
+    /// It was said that the command is waited for.
+    told: bool,
+    /// A second signal has come: nobody is waited for any more.
+    insisted: Option<i32>,
 }
 
 /// A command that has ended.
@@ -152,7 +167,7 @@ impl Recording {
             progress,
             refined,
             told: refined,
-            hits: None,
+            points: None,
             alone: None,
             stopping: None,
         })
@@ -201,7 +216,7 @@ impl Recording {
         // What is in the rings now may be the only events there are.
         let drained = self.sink.drain(false).err();
         if self.sink.events == 0 {
-            self.hits = self.session.hits();
+            self.points = self.session.points();
         }
         for (pid, error) in self.session.end() {
             let failure = agents::explain(pid, &error);
@@ -253,7 +268,10 @@ impl Recording {
 
     /// Lets processes come and go.
     fn meet(&mut self) {
-        self.rendezvous.accept();
+        if self.rendezvous.accept() {
+            self.progress.note("warning: no descriptor is left for another process: it is recorded, but out of reach");
+            self.progress.note(&format!("hint: {}", crate::error::MORE_FILES));
+        }
         for greeted in self.rendezvous.joined() {
             match greeted {
                 Ok(client) => self.session.join(client),
@@ -269,25 +287,30 @@ impl Recording {
     }
 
     fn ended(&mut self, deadline: Option<Instant>) -> Result<Option<End>> {
-        if self.stop.requested() {
-            // Ctrl-C reaches the command too: its last events are recorded, if it ends by it.
-            self.stopping.get_or_insert_with(Instant::now);
-        }
+        self.signals();
         if let Some(child) = &mut self.child {
             let status = child.try_wait().map_err(|error| {
                 Failure::new(format!("cannot wait for the command: {}", reason(&error)))
             })?;
             if let Some(status) = status {
-                if self.stopping.is_some() {
-                    self.child = None;
-                    return Ok(Some(End::Signal));
-                }
                 self.gone =
                     Some(Gone { pid: child.id(), status, since: Instant::now(), told: false });
                 // It would stay readable.
                 (self.child, self.child_fd) = (None, None);
-            } else if self.stopping.is_some_and(|since| since.elapsed() >= LAST_WORDS) {
-                return Ok(Some(End::Signal));
+                if self.stopping.is_some() {
+                    return Ok(Some(End::Command(status)));
+                }
+            } else if let Some(stopping) = &mut self.stopping {
+                if let Some(signal) = stopping.insisted {
+                    return Ok(Some(End::Abandoned(signal)));
+                }
+                if !stopping.told && stopping.since.elapsed() >= LAST_WORDS {
+                    stopping.told = true;
+                    self.progress.note(&format!(
+                        "waiting for {} to end; Ctrl-C again ends the recording without it",
+                        self.name
+                    ));
+                }
             }
         } else if let Some(gone) = self.gone {
             let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -304,6 +327,24 @@ impl Recording {
             self.alone = None;
         }
         Ok(deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| End::Duration))
+    }
+
+    /// Takes signals. The first goes on to the command, unless it has it from the terminal: it may
+    /// end in its own way, and its last events are recorded.
+    fn signals(&mut self) {
+        for received in self.stop.received() {
+            if let Some(stopping) = &mut self.stopping {
+                stopping.insisted = Some(received.signal);
+                continue;
+            }
+            self.stopping = Some(Stopping { since: Instant::now(), told: false, insisted: None });
+            if let Some(child) = self.child.as_ref().filter(|_| !received.typed)
+                && let Some(signal) = Signal::from_named_raw(received.signal)
+            {
+                // Not waited for yet, so the pid is still its own; if it has ended, that is seen next.
+                let _ = kill_process(Pid::from_child(child), signal);
+            }
+        }
     }
 
     /// Whether processes that the ended command started go on, or may be about to announce

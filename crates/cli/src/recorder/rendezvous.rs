@@ -22,6 +22,8 @@ pub(crate) struct Rendezvous {
     listener: UnixListener,
     pub(crate) path: PathBuf,
     greeted: (Sender<Greeted>, Receiver<Greeted>),
+    /// Somebody could not be taken.
+    refused: bool,
 }
 
 impl Rendezvous {
@@ -35,7 +37,7 @@ impl Rendezvous {
         let listener = UnixListener::bind(&path)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| Failure::at("cannot listen at", &path, reason(&error)))?;
-        Ok(Self { listener, path, greeted: channel() })
+        Ok(Self { listener, path, greeted: channel(), refused: false })
     }
 
     /// What to poll for.
@@ -43,14 +45,18 @@ impl Rendezvous {
         PollFd::new(&self.listener, PollFlags::IN)
     }
 
-    /// Takes what has come; shakes hands aside, so that a slow process delays no draining.
-    pub(crate) fn accept(&self) {
+    /// Takes what has come; shakes hands aside, so that a slow process delays no draining. True the
+    /// first time that somebody cannot be taken, for want of descriptors.
+    pub(crate) fn accept(&mut self) -> bool {
         loop {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // No descriptor left, most likely. The caller must not spin on it.
-                Err(_) => return thread::sleep(Duration::from_millis(10)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(_) => {
+                    // No descriptor left, most likely. The caller must not spin on it.
+                    thread::sleep(Duration::from_millis(10));
+                    return !std::mem::replace(&mut self.refused, true);
+                }
             };
             let done = self.greeted.0.clone();
             let greet = move || {

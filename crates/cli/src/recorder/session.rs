@@ -128,14 +128,14 @@ impl Session {
         self.targets.extract_if(.., ended).map(|target| target.client.pid).collect()
     }
 
-    /// Hits of all trace points of all processes that answer; `None` when none does.
-    pub(crate) fn hits(&self) -> Option<u64> {
+    /// The trace points of all processes that answer; `None` when none does.
+    pub(crate) fn points(&self) -> Option<Vec<TracepointInfo>> {
         let lists: Vec<_> = thread::scope(|scope| {
             let ask = |target| scope.spawn(move || Target::points(target));
             let asked: Vec<_> = self.targets.iter().map(ask).collect();
             asked.into_iter().filter_map(|thread| thread.join().ok()?).collect()
         });
-        (!lists.is_empty()).then(|| lists.iter().flatten().map(|point| point.hits).sum())
+        (!lists.is_empty()).then(|| lists.into_iter().flatten().collect())
     }
 
     /// Ends the session in every process and waits until nothing of it runs there. The processes

@@ -87,7 +87,14 @@ impl Target {
 
     /// `mode` is what [`target_main`] understands.
     pub(crate) fn start(mode: &str) -> Self {
-        let mut child = Self::command(mode).stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_in(mode, &sockets())
+    }
+
+    /// The same with another `XDG_RUNTIME_DIR` than the command has.
+    pub(crate) fn start_in(mode: &str, runtime_dir: &Path) -> Self {
+        let mut command = Self::command(mode);
+        command.env("XDG_RUNTIME_DIR", runtime_dir);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let ready =
             stdout.lines().map_while(Result::ok).find(|line| line.contains("target is ready"));

@@ -48,6 +48,19 @@ fn the_command_line_is_checked_first() {
         2,
         "error: invalid value 'a*no control characters*",
     );
+    let nothing = "error: '!*' leaves out every trace point: nothing would be recorded\nhint: *";
+    check(&["record", "-p", "1", "-e", "!*"], 2, nothing);
+    check(
+        &["record", "-e", "a:*", "-e", "!**", "-e", "!b", "--", "true"],
+        2,
+        &nothing.replace("!*", "!**"),
+    );
+    check(&["record", "-p", "1", "--size", "9G"], 2, "error: invalid value '9G'*at most 1G a CPU*");
+    check(
+        &["record", "-p", "1", "--size", "99999999999999999999G"],
+        2,
+        "error: invalid value '9*at most 1G a CPU*",
+    );
     // Names may have spaces.
     check(&["record", "-p", "999999999", "-e", "a b"], 3, "error: no process 999999999\n*");
     check(
@@ -124,6 +137,23 @@ fn u1_patterns_that_match_nothing() {
         3,
         "error: 2 trace points matched, but nobody is recording*\nhint: *",
     );
+}
+
+#[test]
+fn u1_patterns_that_leave_out_everything_there_is() {
+    let target = Target::start("paced:100");
+    let want = "error: every trace point of process * is left out by '!probe:*'\nhint: *";
+    check(&["record", "-p", &target.pid(), "-e", "!probe:*"], 3, want);
+}
+
+#[test]
+fn what_is_too_long_is_not_repeated_whole() {
+    let filter = "x".repeat(3000);
+    let dir = tempfile::tempdir().unwrap();
+    let ran = run(dir.path(), &["record", "-p", "1", "--where", &format!("{filter} ==")]);
+    let start = format!("error: invalid value '{}..' for '--where <EXPR>': column ", &filter[..80]);
+    assert!(ran.code == 2 && ran.stderr.starts_with(&start), "{ran:?}");
+    assert!(ran.stderr.len() < 1000, "{ran:?}");
 }
 
 #[test]

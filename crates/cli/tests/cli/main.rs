@@ -3,7 +3,10 @@
 mod common;
 mod errors;
 mod output;
+mod reading;
 mod record;
+mod starting;
+mod stopping;
 
 /// Not a test: what the traced program does. See [`common::target_main`].
 #[test]

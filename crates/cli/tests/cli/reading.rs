@@ -1,0 +1,122 @@
+//! Traces that are read: what is damaged is told, what is odd is shown the same everywhere.
+
+use crate::common::{Ran, run};
+use owlet_store::{ClockInfo, ClockKind, Loss, PacketInfo, StreamName, TraceMeta, TraceWriter};
+use owlet_wire::entry::{Process, Thread};
+use owlet_wire::record::RecordHeader;
+use owlet_wire::schema::{Field, Kind, Level, Scalar, Schema, Type};
+use std::path::Path;
+
+/// A trace of 30 events on each of two CPUs, in packets of 3.
+fn trace(dir: &Path, edit: impl FnOnce(&mut TraceWriter)) {
+    let meta = TraceMeta::new(ClockInfo::nanoseconds(ClockKind::Monotonic, 0));
+    let mut writer = TraceWriter::create(&dir.join("t"), &meta).unwrap();
+    let seq = Field { name: "seq".into(), ty: Type::Scalar(Scalar::U64) };
+    let schema = Schema {
+        name: "a:b".into(),
+        kind: Kind::Event,
+        level: Level::Info,
+        file: String::new(),
+        line: 0,
+        doc: String::new(),
+        fields: vec![seq],
+    };
+    writer.add_schema(1, &schema).unwrap();
+    let process = Process {
+        pid: 5,
+        ppid: 1,
+        pid_namespace: 0,
+        exe: b"/bin/na\xffme".to_vec(),
+        args: Vec::new(),
+        backend: "rseq".into(),
+    };
+    writer.add_process(1, &process).unwrap();
+    writer.add_thread(1, &Thread { pid: 5, tid: 6, comm: b"ab\xffc".to_vec() }).unwrap();
+    for packet in 0..10 {
+        for cpu in 0..2 {
+            let mut records = Vec::new();
+            for at in 0..3_u64 {
+                let time = 1000 + packet * 10 + at;
+                records.extend(RecordHeader { time, id: 1, len: 32, pid: 5, tid: 6 }.to_bytes());
+                records.extend((packet * 3 + at).to_le_bytes());
+            }
+            let info =
+                PacketInfo { cpu, begin: 0, end: 9000, discarded_total: 0, records: &records };
+            assert_eq!(writer.append_packet(StreamName::cpu(cpu), &info).unwrap().events, 3);
+        }
+    }
+    edit(&mut writer);
+    writer.finish().unwrap();
+}
+
+fn events(dir: &Path) -> (usize, Ran) {
+    let ran = run(dir, &["report", "t"]);
+    (ran.stdout.lines().count(), ran)
+}
+
+#[test]
+fn names_that_are_not_utf8_are_shown_the_same_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), |_| {});
+    let report = run(dir.path(), &["report", "t"]).stdout;
+    let stat = run(dir.path(), &["stat", "t"]).stdout;
+    assert!(report.contains("ab\\xffc-6"), "{report}");
+    assert!(stat.contains("ab\\xffc of na\\xffme"), "{stat}");
+}
+
+#[test]
+fn a_cause_that_is_unknown_is_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let loss = |cause: &str| Loss { stream: None, cause: cause.into(), events: 4 };
+    trace(dir.path(), |writer| writer.set_losses(&[loss("unknown")]).unwrap());
+    for command in ["stat", "report"] {
+        let ran = run(dir.path(), &[command, "t"]);
+        let want = "hint: unknown: the recorder was killed, or still runs, and has not noted why";
+        assert!(ran.stderr.contains(want), "{ran:?}");
+    }
+}
+
+/// The damage of one stream costs its own events only, is cut by `recover`, and is no success.
+#[test]
+fn garbage_at_the_head_of_a_stream_costs_no_more_than_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), |_| {});
+    assert_eq!(events(dir.path()).0, 60);
+    let path = dir.path().join("t/cpu_0");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[..40].fill(0x5a);
+    std::fs::write(&path, bytes).unwrap();
+    let (n, ran) = events(dir.path());
+    assert_eq!(n, 57, "{ran:?}");
+    assert!(ran.stderr.contains("cpu_0 at byte 0: no packet begins here; 184 bytes"), "{ran:?}");
+    let hint = "hint: `owlet recover DIR`";
+    assert!(ran.stderr.contains(hint), "{ran:?}");
+    let ran = run(dir.path(), &["recover", "t"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (6, "cpu_0: cut 184 bytes at byte 0\n"), "{ran:?}");
+    assert!(ran.stderr.contains("184 bytes of damaged data were cut"), "{ran:?}");
+    assert_eq!(std::fs::metadata(dir.path().join("t/.cut-cpu_0")).unwrap().len(), 184);
+    let (n, ran) = events(dir.path());
+    assert_eq!(n, 57);
+    // The hole stays, and no repair helps.
+    assert!(ran.stderr.contains("packet 1 where 0 belongs") && !ran.stderr.contains(hint));
+    assert_eq!(run(dir.path(), &["recover", "t"]).code, 6);
+}
+
+#[test]
+fn a_missing_stream_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), |_| {});
+    std::fs::remove_file(dir.path().join("t/cpu_1")).unwrap();
+    for command in ["stat", "report"] {
+        let ran = run(dir.path(), &[command, "t"]);
+        assert!(
+            ran.code == 0 && ran.stderr.contains("warning: cpu_1 at byte 0: the file is missing")
+        );
+        assert!(!ran.stderr.contains("owlet recover"), "{ran:?}");
+    }
+    let ran = run(dir.path(), &["recover", "t"]);
+    assert!(
+        ran.code == 6 && ran.stderr.contains("cpu_1 at byte 0: the file is missing"),
+        "{ran:?}"
+    );
+}
