@@ -1,9 +1,11 @@
 //! Each operation of the `tracing` bridge `N` times in a function of its own, to count instructions:
 //! `bridge_count N [OP]`, under `valgrind --tool=callgrind`, reports them by function, inclusive. Two runs
-//! with different `N` tell what one operation has, free of what happens once.
+//! with different `N` tell what one operation has, free of what happens once. Run by itself it prints the
+//! time that rounds of one of each, or of `OP` alone, have taken.
 
 use owlet::session;
 use owlet_ring::{Clock, Reader, RingReader, Segment, SegmentOptions};
+use owlet_sys::clock::thread_cpu_ns;
 use owlet_wire::config::{Rule, SessionConfig};
 use owlet_wire::schema::Level;
 use std::hint::black_box;
@@ -134,6 +136,7 @@ fn run(n: u64, only: Option<&str>, rings: &mut [RingReader]) {
     let set = Set { key: "key:000042".to_owned(), value: b"xxx".to_vec(), expire: None };
     let mut text = String::new();
     let (mut expected, mut events) = (0, 0);
+    let (mut start, mut spent) = (thread_cpu_ns(), Vec::new());
     for i in 0..n {
         let mut op = |name: &str, count: u64, run: &mut dyn FnMut()| {
             if only.is_none_or(|only| only == name) {
@@ -157,11 +160,16 @@ fn run(n: u64, only: Option<&str>, rings: &mut [RingReader]) {
         op("request", 21, &mut || op_request(i, &set));
         op("log", 1, &mut || op_log());
         if i % ROUND == ROUND - 1 || i == n - 1 {
+            spent.push(thread_cpu_ns() - start);
             events += rings.iter_mut().map(|ring| ring.drain(&mut Vec::new()).events).sum::<u64>();
+            start = thread_cpu_ns();
         }
     }
     black_box(&text);
+    spent.sort_unstable();
+    let ns = |at: usize| spent.get(at).map_or(f64::NAN, |&ns| ns as f64 / ROUND as f64);
     println!("{n} rounds, {}: {events} events", owlet_percpu::backend_why());
+    println!("ns of CPU a round, best and median: {:.0} {:.0}", ns(0), ns(spent.len() / 2));
     assert_eq!(events, expected, "events recorded");
 }
 

@@ -52,18 +52,29 @@
 //!
 //! # What is on, and what it costs
 //! While nobody records, a call site's interest is `never` (or what the inner subscriber says): one
-//! load and a branch, no call. Switching makes `tracing` ask every call site again. Figures of
-//! `cargo run --release -p owlet --features tracing,log --example bridge_cost` on an AMD Zen 4 VM,
-//! 2026-11-30, one thread, while the machine was busy with other work:
+//! load and a branch, no call. Switching makes `tracing` ask every call site again. On an AMD Zen 4 VM,
+//! 2026-11-30, one thread: instructions of the whole call, `tracing`'s own dispatch included (145 for an
+//! event of one field), by `examples/bridge_count` under callgrind, as in
+//! `bench/results/bridge-instructions-2026-11-30.txt`; nanoseconds of CPU time by
+//! `cargo run --release -p owlet --features tracing,log --example bridge_cost`, least and most of five runs
+//! while the machine was busy with other work:
 //!
-//! | | ns of CPU time |
-//! |---|---|
-//! | event or span, off | 1 |
-//! | event recorded, one `u64` | 80 |
-//! | event recorded, a message | 80 to 100 |
-//! | event recorded, `u64`, `bool`, short text and a message | 100 to 135 |
-//! | span recorded: new, enter, exit and close, four events in all | 290 to 360 |
-//! | the same, of a [`tee`] whose inner subscriber does not want them | no difference |
+//! | | instructions | ns |
+//! |---|---|---|
+//! | event or span, off | 11 | 1 |
+//! | event recorded, one `u64` | 495 | 43 |
+//! | event recorded, two `u64` and a text of 9 characters | 669 | |
+//! | event recorded, a message | 683 | 57 to 72 |
+//! | event recorded, `u64`, `bool`, short text and a message | 902 | 78 to 102 |
+//! | span: new | 635 | |
+//! | span: enter / exit | 312 / 325 | |
+//! | span: close | 346 | |
+//! | span recorded: new, enter, exit and close, four events in all | 1618 | 206 to 219 |
+//! | the same, of a [`tee`] whose inner subscriber does not want them | | 219 to 260 |
+//!
+//! New and close read the monotonic clock besides, some 25 ns each, whose instructions are not counted.
+//! A `Debug` implementation costs what it costs: a struct of three fields takes 2076 instructions to
+//! format into a `String`, and an event of it 2492.
 //!
 //! Call sites become known when they are reached for the first time, recorded or not, so that they can
 //! be listed and matched. For this the maximum level stays `TRACE` while nobody records;
