@@ -7,61 +7,91 @@
 //! constructors and after thread-local destructors. Plain increments: a handler that interrupts one
 //! leaves the count as it found it.
 //!
+//! # Near and far
+//! The first [`BUCKETS`] domains are *near*: their counts are in the thread-local area itself, at the
+//! byte their index names. Domains beyond are *far*: their counts are in pages that a thread gets
+//! when it first enters one, found by the domain's number; readers of such domains take the slow
+//! path. The pages of a thread that has ended are used again by the next.
+//!
 //! # Invariants
-//! 1. The count, begun less ended, is never less than the number of sections this thread has taken and not given back. It
-//!    goes up before the entry is counted and down after the exit is.
-//! 2. It may be more: between those instants; for a guard that was given back by another thread
-//!    (`FOREIGN` then says so); and where two domains share a bucket.
+//! 1. The count, begun less ended, is never less than the number of sections this thread has taken
+//!    and not given back. It goes up before the entry is counted and down after the exit is.
+//! 2. It may be more: between those instants, and for guards that another thread gave back. Those are
+//!    counted apart ([`note_foreign`]) and subtracted by [`count`], unless there are too many to keep
+//!    ([`exact`] says so).
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Domains that are told apart exactly.
+mod far;
+mod foreign;
+
+pub(crate) use far::{down as far_down, up as far_up};
+pub(crate) use foreign::{exact, note as note_foreign};
+
+/// Domains whose counts are in the thread-local area.
 pub(crate) const BUCKETS: u32 = 32;
-const CELLS: usize = 2 * BUCKETS as usize;
+/// Bytes of a near domain's counts: begun and ended, for each of two ranks.
+const BUCKET: u32 = 16;
+const CELLS: usize = (BUCKETS * BUCKET) as usize / size_of::<u32>();
+
+/// The bit of an index that is the rank.
+pub(crate) const RANK: u32 = 8;
+
+/// The index of domain number `id` with rank 0. The byte in the thread-local area where the sections
+/// begun in that rank are counted, with those ended behind it; far domains only use the rank.
+pub(crate) fn index(id: u32) -> u32 {
+    if is_near(id) { id * BUCKET } else { 0 }
+}
+
+/// True if domain number `id` has its counts in the thread-local area.
+pub(crate) fn is_near(id: u32) -> bool {
+    id < BUCKETS
+}
 
 /// Sections begun and ended, apart: one word that goes up and down in every section would be a chain
 /// of two store-to-load forwards where each of these is one.
+#[repr(C, align(16))]
 struct Marks {
-    begun: [Cell<u32>; CELLS],
-    ended: [Cell<u32>; CELLS],
+    near: [Cell<u32>; CELLS],
     serial: Cell<u64>,
+    far: far::Pages,
 }
 
 thread_local! {
     static MARKS: Marks = const {
         Marks {
-            begun: [const { Cell::new(0) }; CELLS],
-            ended: [const { Cell::new(0) }; CELLS],
+            near: [const { Cell::new(0) }; CELLS],
             serial: Cell::new(0),
+            far: far::Pages::new(),
         }
     };
 }
 
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
-/// Guards given back by another thread than took them.
-static FOREIGN: AtomicU64 = AtomicU64::new(0);
 /// Serials below this belong to threads of a parent process, except `SURVIVOR`.
 static FORK_MARK: AtomicU64 = AtomicU64::new(0);
 static SURVIVOR: AtomicU64 = AtomicU64::new(0);
 
 /// # Safety
-/// `at` is below `CELLS`.
+/// `at` is the index of a near domain, plus 0 or 4.
 #[inline(always)]
-unsafe fn bump(cells: &[Cell<u32>; CELLS], at: u32) {
-    // SAFETY: the caller's.
-    let cell = unsafe { cells.get_unchecked(at as usize) };
+unsafe fn bump(marks: &Marks, at: u32) {
+    // SAFETY: inside the array (caller).
+    let cell = unsafe { marks.near.as_ptr().byte_add(at as usize) };
+    // SAFETY: a cell of this thread.
+    let cell = unsafe { &*cell };
     cell.set(cell.get().wrapping_add(1));
 }
 
 /// Before an entry.
 ///
 /// # Safety
-/// `at` is the index of a block: twice its bucket, plus the rank, so below `CELLS`.
+/// `index` is the index of a near domain.
 #[inline(always)]
-pub(crate) unsafe fn up(at: u32) {
+pub(crate) unsafe fn up(index: u32) {
     // SAFETY: the caller's.
-    MARKS.with(|marks| unsafe { bump(&marks.begun, at) });
+    MARKS.with(|marks| unsafe { bump(marks, index) });
 }
 
 /// After an exit.
@@ -69,15 +99,24 @@ pub(crate) unsafe fn up(at: u32) {
 /// # Safety
 /// As [`up`].
 #[inline(always)]
-pub(crate) unsafe fn down(at: u32) {
-    // SAFETY: the caller's.
-    MARKS.with(|marks| unsafe { bump(&marks.ended, at) });
+pub(crate) unsafe fn down(index: u32) {
+    // SAFETY: the caller's; the sections ended are behind those begun.
+    MARKS.with(|marks| unsafe { bump(marks, index + 4) });
 }
 
-/// Sections of this thread in a domain and rank (an upper bound).
-pub(crate) fn count(at: u32) -> u32 {
-    let of = |cells: &[Cell<u32>; CELLS]| cells.get(at as usize % CELLS).map_or(0, Cell::get);
-    MARKS.with(|marks| of(&marks.begun).wrapping_sub(of(&marks.ended)))
+/// Sections of this thread in domain number `id`, in the rank of `index` (an upper bound).
+pub(crate) fn count(id: u32, index: u32) -> u32 {
+    let rank = index & RANK;
+    MARKS.with(|marks| {
+        let count = if is_near(id) {
+            let at = ((id * BUCKET + rank) / 4) as usize;
+            let of = |at: usize| marks.near.get(at).map_or(0, Cell::get);
+            of(at).wrapping_sub(of(at + 1))
+        } else {
+            marks.far.count(id, rank)
+        };
+        count.saturating_sub(foreign::count(marks.serial.get(), id, rank))
+    })
 }
 
 /// A number that names this thread among all of the process's past and future ones, never 0.
@@ -85,6 +124,12 @@ pub(crate) fn count(at: u32) -> u32 {
 pub(crate) fn serial() -> u64 {
     let serial = MARKS.with(|m| m.serial.get());
     if serial == 0 { serial_slow() } else { serial }
+}
+
+/// True if this thread is the one that [`serial`] named `serial`.
+#[inline(always)]
+pub(crate) fn is_mine(serial: u64) -> bool {
+    MARKS.with(|m| m.serial.get()) == serial
 }
 
 #[cold]
@@ -98,20 +143,10 @@ fn serial_slow() -> u64 {
     })
 }
 
-/// Notes that a guard taken by the thread `serial` is given back by another. False if that thread
-/// stayed behind in a parent process: its section was struck out at the fork and must not be counted
-/// as ended again.
-pub(crate) fn note_foreign(serial: u64) -> bool {
-    if serial < FORK_MARK.load(Ordering::Relaxed) && serial != SURVIVOR.load(Ordering::Relaxed) {
-        return false;
-    }
-    FOREIGN.fetch_add(1, Ordering::Relaxed);
-    true
-}
-
-/// True if no guard has been given back by another thread: then counts are exact.
-pub(crate) fn exact() -> bool {
-    FOREIGN.load(Ordering::Relaxed) == 0
+/// True if the thread `serial` stayed behind in a parent process: its sections were struck out at the
+/// fork and must not be counted as ended again.
+pub(crate) fn stayed_behind(serial: u64) -> bool {
+    serial < FORK_MARK.load(Ordering::Relaxed) && serial != SURVIVOR.load(Ordering::Relaxed)
 }
 
 /// In a forked child, on its only thread.
@@ -124,3 +159,6 @@ pub(crate) fn mark_fork() {
 pub(crate) fn identity() -> usize {
     MARKS.with(|marks| core::ptr::from_ref(marks).addr())
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,6 +47,8 @@ pub mod gate;
 #[cfg(not(loom))]
 mod held;
 #[doc(hidden)]
+pub mod link;
+#[doc(hidden)]
 pub mod protocol;
 #[cfg(not(loom))]
 mod qsbr;

@@ -1,6 +1,8 @@
 //! One grace period being led, and the waits that do nothing else.
 
-use super::pace::{self, Futex};
+use super::pace::{self, Eagerness, Futex, Pace, Slack};
+use core::sync::atomic::Ordering;
+
 use super::{EngineRef, Flavour, Step, Stepper, fork};
 use crate::check;
 use crate::held;
@@ -67,23 +69,29 @@ impl Run {
         resign(engine);
     }
 
-    /// How long to wait before the next step, and counts.
-    pub(super) fn pace(&mut self) -> pace::Pace {
-        let pace = pace::pace(self.attempt, self.engine.hurried());
+    /// After [`Step::Blocked`]: how long to wait before the next step; counts, and reports stalls.
+    pub(super) fn pace(&mut self, waited_for: bool) -> Pace {
+        let eagerness = match (self.engine.hurried(), waited_for) {
+            (true, _) => Eagerness::Hurried,
+            (false, true) => Eagerness::Normal,
+            (false, false) => Eagerness::Lazy,
+        };
+        let mut pace = pace::pace(self.attempt, 0, eagerness);
         self.attempt = self.attempt.saturating_add(1);
-        if matches!(pace, pace::Pace::Sleep(_)) {
+        if matches!(pace, Pace::Sleep(_)) {
+            let now = owlet_sys::clock::monotonic_ns();
+            if self.since == 0 {
+                self.since = now;
+            }
+            let age = now.saturating_sub(self.since);
+            pace = pace::pace(self.attempt, age, eagerness);
             self.engine.counters.sleeps.add(1);
-            self.note_stall();
+            self.note_stall(age);
         }
         pace
     }
 
-    fn note_stall(&mut self) {
-        let now = owlet_sys::clock::monotonic_ns();
-        if self.since == 0 {
-            self.since = now;
-        }
-        let age = now.saturating_sub(self.since);
+    fn note_stall(&mut self, age: u64) {
         if crate::stall::is_due(age, self.stalls) {
             self.stalls = self.stalls.saturating_add(1);
             self.engine.counters.stalls.add(1);
@@ -103,6 +111,7 @@ pub(super) fn resign(engine: EngineRef) {
 /// Leads one grace period to its end, waiting as need be.
 pub(super) fn lead(engine: EngineRef) {
     let mut run = Run::begin(engine);
+    let mut slack = Slack::default();
     loop {
         match run.step() {
             Step::Done => break,
@@ -112,7 +121,9 @@ pub(super) fn lead(engine: EngineRef) {
             }
             Step::Blocked => {
                 let hurried = engine.hurried();
-                pace::pause(run.pace(), || engine.hurried() != hurried);
+                let pace = run.pace(true);
+                slack.reduce(pace);
+                pace::pause(pace, || engine.hurried() != hurried);
             }
         }
     }
@@ -133,16 +144,22 @@ impl EngineRef {
         self.refuse_own_section();
         self.counters.calls.add(1);
         if hurry {
-            self.hurry.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+            self.hurry.fetch_add(1, Ordering::Relaxed);
             self.nudge();
         }
-        let kernel = Futex::default();
-        self.turns.wait(&kernel, held::identity(), cookie, || lead(self));
+        let mut led = false;
+        self.turns.wait(&Futex::default(), held::identity(), cookie, || {
+            led = true;
+            lead(self);
+        });
+        if !led {
+            self.counters.shared.add(1);
+        }
         if !self.work.is_idle() {
             worker::wake();
         }
         if hurry {
-            self.hurry.fetch_sub(1, core::sync::atomic::Ordering::Relaxed);
+            self.hurry.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

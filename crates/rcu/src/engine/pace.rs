@@ -1,8 +1,17 @@
 //! How long a leader waits between two looks, and on what.
 //!
-//! The leader looks, spins for about a microsecond, and then sleeps 50 us, 100 us, ... 10 ms between
-//! looks. While somebody is in a hurry it spins and yields for about 100 us instead and sleeps at
-//! most 500 us. Unlocking readers wake nobody: that would cost each of them a load and a branch.
+//! Unlocking readers wake nobody: that would cost each of them a load and a branch. So the leader
+//! looks again and again, at intervals that are a small part of how long it has waited already: it
+//! is late by that part at most, and costs that part's share of a processor at most.
+//!
+//! | eagerness | first | then sleeps |
+//! |---|---|---|
+//! | hurried | spins and yields for some 100 us | age / 1024, from 10 us to 500 us |
+//! | normal | three short spins | age / 1024, from 10 us to 10 ms |
+//! | lazy (nobody waits) | three short spins | age / 8, from 50 us to 10 ms |
+//!
+//! Such sleeps mean nothing with the kernel's usual timer slack of 50 us, so the leader has its slack
+//! reduced while it sleeps like that ([`Slack`]).
 //!
 //! A leader may lead several domains and sleeps on the bell of its own thread; who is in a hurry
 //! finds the bell by the leader's name. Threads may share a bell: they then look too often.
@@ -26,26 +35,58 @@ pub(crate) enum Pace {
     Sleep(Duration),
 }
 
-/// The pace of the module's header, as a function.
-pub(crate) fn pace(attempt: u32, hurry: bool) -> Pace {
+/// How much the end of a grace period matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Eagerness {
+    Lazy,
+    Normal,
+    Hurried,
+}
+
+/// The table of the module's header, as a function of the looks so far and of the age in ns.
+pub(crate) fn pace(attempt: u32, age: u64, eagerness: Eagerness) -> Pace {
     const SPINS: u32 = 3;
     const HURRIED_SPINS: u32 = 50;
     const HURRIED_YIELDS: u32 = 100;
-    if hurry {
-        return match attempt {
+    let sleep = |part: u64, least: u64, most: u64| {
+        Pace::Sleep(Duration::from_nanos((age / part).clamp(least, most)))
+    };
+    match eagerness {
+        Eagerness::Hurried => match attempt {
             0..HURRIED_SPINS => Pace::Spin,
             HURRIED_SPINS..HURRIED_YIELDS => Pace::Yield,
-            _ => {
-                let doubled = 20_u64 << (attempt - HURRIED_YIELDS).min(10);
-                Pace::Sleep(Duration::from_micros(doubled.min(500)))
-            }
-        };
+            _ => sleep(1024, 10_000, 500_000),
+        },
+        _ if attempt < SPINS => Pace::Spin,
+        Eagerness::Normal => sleep(1024, 10_000, 10_000_000),
+        Eagerness::Lazy => sleep(8, 50_000, 10_000_000),
     }
-    match attempt {
-        0..SPINS => Pace::Spin,
-        _ => {
-            let doubled = 50_u64 << (attempt - SPINS).min(10);
-            Pace::Sleep(Duration::from_micros(doubled.min(10_000)))
+}
+
+/// The calling thread's timer slack, reduced when [`Slack::reduce`] is first called, restored when
+/// dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Slack(Option<Duration>);
+
+impl Slack {
+    /// Makes short sleeps short. Nothing for sleeps that are long anyway.
+    pub(crate) fn reduce(&mut self, pace: Pace) {
+        const FINE: Duration = Duration::from_micros(1);
+        let short = matches!(pace, Pace::Sleep(time) if time < Duration::from_millis(1));
+        if short && self.0.is_none() {
+            // Whatever a filter forbids is not done; sleeps are a little longer then.
+            self.0 = owlet_sys::process::timer_slack().ok().filter(|slack| *slack > FINE);
+            if self.0.is_some() {
+                let _ = owlet_sys::process::set_timer_slack(FINE);
+            }
+        }
+    }
+}
+
+impl Drop for Slack {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            let _ = owlet_sys::process::set_timer_slack(before);
         }
     }
 }

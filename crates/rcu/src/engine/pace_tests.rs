@@ -1,21 +1,38 @@
 use super::*;
 
-/// SR-12: a normal wait spins for next to nothing, then sleeps ever longer, up to 10 ms.
+const MS: u64 = 1_000_000;
+
+/// SR-12: a normal wait spins for next to nothing, then sleeps ever longer, up to 10 ms; so does a
+/// hurried one, up to 500 us.
 #[test]
 fn sr_12_pace_is_adaptive() {
-    let spins = (0..).take_while(|a| pace(*a, false) == Pace::Spin).count();
-    assert!(spins <= 4);
-    let mut last = Duration::ZERO;
-    for attempt in 4..1000 {
-        match pace(attempt, false) {
-            Pace::Sleep(t) => {
-                assert!(t >= last && t <= Duration::from_millis(10));
-                last = t;
+    for (eagerness, looks, most) in [
+        (Eagerness::Lazy, 3, 10_000),
+        (Eagerness::Normal, 3, 10_000),
+        (Eagerness::Hurried, 100, 500),
+    ] {
+        let mut last = Duration::ZERO;
+        let mut age = 0;
+        for attempt in 0..20_000 {
+            match pace(attempt, age, eagerness) {
+                Pace::Sleep(time) => {
+                    assert!(attempt >= looks && time >= last, "{eagerness:?}");
+                    last = time;
+                    age += time.as_nanos() as u64;
+                }
+                _ => assert!(attempt < looks, "{eagerness:?} does not sleep"),
             }
-            other => panic!("{other:?}"),
         }
+        assert_eq!(last, Duration::from_micros(most), "{eagerness:?}");
+        assert_eq!(pace(u32::MAX, u64::MAX, eagerness), Pace::Sleep(Duration::from_micros(most)));
     }
-    assert_eq!(last, Duration::from_millis(10));
-    assert_eq!(pace(u32::MAX, false), Pace::Sleep(Duration::from_millis(10)));
-    assert_eq!(pace(u32::MAX, true), Pace::Sleep(Duration::from_micros(500)));
+}
+
+/// After a wait of 10 ms the next look comes within 12 us, after a second within 0.1 %.
+#[test]
+fn looks_are_as_fine_as_the_age_allows() {
+    for (age, within) in [(0, 12), (10 * MS, 12), (1000 * MS, 1000)] {
+        let Pace::Sleep(time) = pace(200, age, Eagerness::Normal) else { panic!("spins") };
+        assert!(time <= Duration::from_micros(within), "{age}: {time:?}");
+    }
 }

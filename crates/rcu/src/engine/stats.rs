@@ -20,17 +20,19 @@ pub struct Stats {
     pub sleeps: u64,
     /// Waits that had to wait: [`crate::Domain::synchronize`] and its like.
     pub calls: u64,
+    /// Those of them that led no grace period themselves: others' were enough.
+    pub shared: u64,
     /// Reports of grace periods that took too long (see [`crate::stall`]).
     pub stalls: u64,
 }
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { grace_periods, expedited, membarriers, sleeps, calls, stalls } = self;
+        let Self { grace_periods, expedited, membarriers, sleeps, calls, shared, stalls } = self;
         write!(
             f,
             "grace_periods={grace_periods} expedited={expedited} membarriers={membarriers} \
-             sleeps={sleeps} calls={calls} stalls={stalls}"
+             sleeps={sleeps} calls={calls} shared={shared} stalls={stalls}"
         )
     }
 }
@@ -64,6 +66,7 @@ pub(crate) struct Counters {
     pub(crate) membarriers: Count,
     pub(crate) sleeps: Count,
     pub(crate) calls: Count,
+    pub(crate) shared: Count,
     pub(crate) stalls: Count,
 }
 
@@ -74,12 +77,20 @@ impl Counters {
             membarriers: Count::new(),
             sleeps: Count::new(),
             calls: Count::new(),
+            shared: Count::new(),
             stalls: Count::new(),
         }
     }
 
     pub(super) fn clear(&self) {
-        for count in [&self.expedited, &self.membarriers, &self.sleeps, &self.calls, &self.stalls] {
+        for count in [
+            &self.expedited,
+            &self.membarriers,
+            &self.sleeps,
+            &self.calls,
+            &self.shared,
+            &self.stalls,
+        ] {
             count.clear();
         }
     }
@@ -94,6 +105,7 @@ impl Engine {
             membarriers: counters.membarriers.get(),
             sleeps: counters.sleeps.get(),
             calls: counters.calls.get(),
+            shared: counters.shared.get(),
             stalls: counters.stalls.get(),
         }
     }

@@ -4,9 +4,10 @@
 //! so waits for the slowest, not for the sum. One heavy fence serves all domains that are at that
 //! point together. Domains that others lead are looked at in between.
 
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use super::pace::{self, Pace};
+use super::pace::{self, Futex, Pace, Slack};
 use super::{EngineRef, Run, fork};
 use crate::domain::Domain;
 use crate::held;
@@ -29,6 +30,9 @@ pub fn wait_all_expedited(domains: &[&dyn Domain]) {
     wait_engines(domains, true);
 }
 
+/// How soon a domain that another thread leads is looked at.
+const SOON: Duration = Duration::from_micros(100);
+
 /// One domain of a [`Herd`].
 struct Member {
     engine: EngineRef,
@@ -39,14 +43,15 @@ struct Member {
 }
 
 /// Domains that one thread brings forward together.
-#[derive(Default)]
 pub(crate) struct Herd {
     members: Vec<Member>,
+    /// Somebody sleeps until it is done.
+    waited_for: bool,
 }
 
 fn wait_engines(domains: &[&dyn Domain], hurry: bool) {
     fork::check();
-    let mut herd = Herd::default();
+    let mut herd = Herd::new(true);
     for domain in domains {
         let engine = domain.engine();
         // Mutant M23: a domain named twice is led twice.
@@ -57,19 +62,47 @@ fn wait_engines(domains: &[&dyn Domain], hurry: bool) {
             herd.add(engine, engine.snapshot(), hurry, aside);
         }
     }
-    while let (Some(pace), _) = herd.step() {
-        pace::pause(pace, || false);
+    let mut slack = Slack::default();
+    loop {
+        let (Some(pace), _) = herd.step() else { return };
+        if herd.follow() {
+            continue;
+        }
+        slack.reduce(pace);
+        let hurried = herd.hurried();
+        pace::pause(pace, || herd.hurried() != hurried);
     }
 }
 
 impl Herd {
-    pub(crate) fn has(&self, engine: EngineRef) -> bool {
+    pub(crate) const fn new(waited_for: bool) -> Self {
+        Self { members: Vec::new(), waited_for }
+    }
+
+    /// The number of members whose grace period is in a hurry.
+    pub(crate) fn hurried(&self) -> usize {
+        self.members.iter().filter(|m| m.run.is_some() && m.engine.hurried()).count()
+    }
+
+    /// If others lead all that is left, sleeps until one of them is done.
+    fn follow(&self) -> bool {
+        let Some(first) = self.members.first() else { return false };
+        if self.members.iter().any(|m| m.run.is_some()) {
+            return false;
+        }
+        // The second and later ones are looked at again when the first moves, and at the latest soon.
+        let most = if self.members.len() == 1 { Duration::from_secs(1) } else { SOON };
+        first.engine.turns.follow(&Futex(most), first.cookie);
+        true
+    }
+
+    fn has(&self, engine: EngineRef) -> bool {
         self.members.iter().any(|m| core::ptr::eq(m.engine.0, engine.0))
     }
 
     fn add(&mut self, engine: EngineRef, cookie: Cookie, hurry: bool, aside: Aside) {
         if hurry {
-            engine.hurry.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+            engine.hurry.fetch_add(1, Ordering::Relaxed);
             engine.nudge();
         }
         self.members.push(Member { engine, cookie, run: None, hurry, _aside: aside });
@@ -81,6 +114,10 @@ impl Herd {
         if let Some(member) = self.members.iter_mut().find(same) {
             if !is_at_or_after(member.cookie.0, cookie.0) {
                 member.cookie = cookie;
+            }
+            if hurry && !member.hurry {
+                member.hurry = true;
+                engine.hurry.fetch_add(1, Ordering::Relaxed);
             }
         } else {
             self.add(engine, cookie, hurry, Aside::default());
@@ -107,8 +144,8 @@ impl Herd {
         }
         for member in &mut self.members {
             let theirs = match member.run.as_mut() {
-                Some(run) => run.pace(),
-                None => Pace::Sleep(Duration::from_micros(100)),
+                Some(run) => run.pace(self.waited_for),
+                None => Pace::Sleep(SOON),
             };
             pace = Some(pace.map_or(theirs, |p: Pace| p.min(theirs)));
         }
@@ -152,7 +189,7 @@ impl Member {
 
     fn leave(&self) {
         if self.hurry {
-            self.engine.hurry.fetch_sub(1, core::sync::atomic::Ordering::Relaxed);
+            self.engine.hurry.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

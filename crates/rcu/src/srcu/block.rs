@@ -26,25 +26,25 @@ use owlet_sys::memory::Mapping;
 use crate::engine::{Engine, EngineRef};
 use crate::held;
 
-/// The word that counts the entries of the rank an index names: 0 or 1.
+/// The word that counts the entries of the rank of an index: 0 or 1.
 #[inline(always)]
 pub(super) fn entries(index: u32) -> usize {
-    (index & 1) as usize
+    usize::from(index & held::RANK != 0)
 }
 
 /// The word that counts the exits: 2 or 3.
 #[inline(always)]
 pub(super) fn exits(index: u32) -> usize {
-    2 + (index & 1) as usize
+    2 + entries(index)
 }
 
 /// Header of a block. Readers use the first line; grace periods write the others.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(super) struct Block {
-    /// Twice the domain's bucket in `held`, plus the rank new sections enter: at once the place of a
-    /// section in `held`, its token, and (lowest bit) its rank. Readers load it; the lowest bit is
-    /// flipped once per grace period, the rest is constant.
+    /// `held::index` of the domain, plus the rank new sections enter: at once the place of a section
+    /// in `held`, its token, and the place of its words in a slot. Readers load it; the bit of the
+    /// rank is flipped once per grace period, the rest is constant.
     pub(super) index: AtomicU32,
     /// Which block this is, from 0; constant.
     pub(super) id: AtomicU32,
@@ -71,7 +71,9 @@ impl Handle {
 }
 
 /// Slots begin here.
-const HEADER: usize = size_of::<Block>();
+pub(super) const HEADER: usize = size_of::<Block>();
+/// From the entries of a rank to its exits.
+pub(super) const TO_EXITS: usize = 16;
 
 static HEAD: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -119,6 +121,19 @@ impl BlockRef {
         self.0.as_ptr()
     }
 
+    /// The address of the entries' word of the rank of an index in the first slot, less [`HEADER`].
+    #[inline(always)]
+    pub(super) fn at(self, index: u32) -> NonNull<u8> {
+        let offset = (index & held::RANK) as usize;
+        // SAFETY: inside the block.
+        unsafe { self.0.cast::<u8>().add(offset) }
+    }
+
+    /// True if readers take the short way: counts in the thread-local area, restartable sequences.
+    pub(super) fn is_near(self) -> bool {
+        held::is_near(self.id.load(Ordering::Relaxed)) && !self.is_fenced()
+    }
+
     /// The domain's grace periods.
     pub(super) fn engine(self) -> EngineRef {
         // SAFETY: blocks are initialised and never unmapped (invariant 1).
@@ -142,10 +157,44 @@ impl BlockRef {
         unsafe { Slots::from_raw(base.cast()) }
     }
 
+    /// Notes a section of this thread in `held`.
+    pub(super) fn mark_up(self, index: u32) {
+        let id = self.id.load(Ordering::Relaxed);
+        if held::is_near(id) {
+            // SAFETY: the index of a near domain.
+            unsafe { held::up(index) };
+        } else {
+            held::far_up(id, index);
+        }
+    }
+
+    /// The end of one.
+    pub(super) fn mark_down(self, index: u32) {
+        let id = self.id.load(Ordering::Relaxed);
+        if held::is_near(id) {
+            // SAFETY: the index of a near domain.
+            unsafe { held::down(index) };
+        } else {
+            held::far_down(id, index);
+        }
+    }
+
+    /// Counts an exit, the slow way.
+    pub(super) fn count_exit(self, index: u32) {
+        if self.is_fenced() {
+            // [R2] an atomic reader: a full barrier.
+            self.slots().add_atomic(exits(index), 1);
+        } else {
+            // [R2] as in read_unlock().
+            self.slots().add(exits(index), 1);
+        }
+    }
+
     /// True if entries and exits of both ranks are equal at this moment.
     pub(super) fn is_quiet(self) -> bool {
         let slots = self.slots();
-        (0..2).all(|rank| slots.sum(exits(rank)) == slots.sum(entries(rank)))
+        let quiet = |rank| slots.sum(exits(rank)) == slots.sum(entries(rank));
+        quiet(0) && quiet(held::RANK)
     }
 
     /// Gives the block of a dropped domain back, or leaks it if a section or a grace period is
@@ -188,11 +237,6 @@ fn recycled() -> Option<BlockRef> {
     all().find(|block| take(block).is_ok())
 }
 
-/// Number of blocks ever made: above [`held::BUCKETS`], domains share buckets.
-pub(super) fn count() -> u32 {
-    COUNT.load(Ordering::Relaxed)
-}
-
 /// All blocks, free ones too.
 pub(super) fn all() -> impl Iterator<Item = BlockRef> {
     let mut at = HEAD.load(Ordering::Acquire);
@@ -224,7 +268,7 @@ unsafe fn link(block: BlockRef) {
     unsafe { header.engine.link(&header.handle) };
     let id = COUNT.fetch_add(1, Ordering::Relaxed);
     block.id.store(id, Ordering::Relaxed);
-    block.index.store(2 * (id % held::BUCKETS), Ordering::Relaxed);
+    block.index.store(held::index(id), Ordering::Relaxed);
     let mut head = HEAD.load(Ordering::Relaxed);
     loop {
         block.next.store(head, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use owlet_percpu::{Backend, backend};
 
-use super::block::{self, BlockRef, Handle, entries, exits};
+use super::block::{BlockRef, Handle, entries, exits};
 use crate::engine::{Flavour, Run};
 use crate::held;
 use crate::protocol::{Letter, Machine, Step};
@@ -30,11 +30,8 @@ impl Flavour for Handle {
 
     fn is_inside(&self) -> bool {
         let Some(block) = self.block() else { return false };
-        if block::count() > held::BUCKETS || !held::exact() {
-            return false;
-        }
-        let index = block.index.load(Ordering::Relaxed);
-        held::count(index) + held::count(index ^ 1) != 0
+        let id = block.id.load(Ordering::Relaxed);
+        held::exact() && (held::count(id, 0) != 0 || held::count(id, held::RANK) != 0)
     }
 
     /// For each rank the child adds, to the exits, what is open and not its own:
@@ -46,13 +43,13 @@ impl Flavour for Handle {
             return;
         }
         let slots = block.slots();
-        let index = block.index.load(Ordering::Relaxed);
-        for index in [index, index ^ 1] {
-            let open = slots.sum(entries(index)).wrapping_sub(slots.sum(exits(index)));
-            let dead = open.wrapping_sub(u64::from(held::count(index)));
+        let id = block.id.load(Ordering::Relaxed);
+        for rank in [0, held::RANK] {
+            let open = slots.sum(entries(rank)).wrapping_sub(slots.sum(exits(rank)));
+            let dead = open.wrapping_sub(u64::from(held::count(id, rank)));
             // `held` may be too high; then the difference is "negative" and nothing is struck.
             if dead <= u64::MAX / 2 && dead != 0 {
-                slots.add_atomic(exits(index), dead);
+                slots.add_atomic(exits(rank), dead);
             }
         }
     }
@@ -63,20 +60,20 @@ struct Sums(BlockRef);
 
 impl Machine for Sums {
     fn index(&self) -> u32 {
-        self.0.index.load(Ordering::Relaxed) & 1
+        u32::from(self.0.index.load(Ordering::Relaxed) & held::RANK != 0)
     }
 
     fn set_index(&self, rank: u32) {
-        let rest = self.0.index.load(Ordering::Relaxed) & !1;
-        self.0.index.store(rest | rank, Ordering::Relaxed);
+        let rest = self.0.index.load(Ordering::Relaxed) & !held::RANK;
+        self.0.index.store(rest | (rank * held::RANK), Ordering::Relaxed);
     }
 
     fn entries(&self, rank: u32) -> u64 {
-        self.sum(block::entries(rank))
+        self.sum(entries(rank * held::RANK))
     }
 
     fn exits(&self, rank: u32) -> u64 {
-        self.sum(block::exits(rank))
+        self.sum(exits(rank * held::RANK))
     }
 
     fn fence(&self, letter: Letter) {

@@ -31,9 +31,9 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use owlet_percpu::Entered;
+use owlet_percpu::{Entered, Slots};
 
-use block::{Block, BlockRef, entries, exits};
+use block::{Block, BlockRef, HEADER, TO_EXITS, entries};
 
 use crate::check;
 use crate::domain::{Domain, inherent_domain, sealed};
@@ -75,9 +75,9 @@ use crate::held;
 /// # Fork
 /// In a forked child the sections of threads that stayed behind are struck out, so they delay
 /// nothing; those the forking thread took itself go on protecting it. A guard that was *moved* to the
-/// forking thread before counts among those that stayed behind: it protects nothing in the child. If
-/// another thread has given back a guard of the forking thread, or if the process has more than 32
-/// domains, the child may be left waiting for a struck section it could not tell apart.
+/// forking thread before counts among those that stayed behind: it protects nothing in the child. One
+/// that the forking thread took and another thread holds at the fork counts as the forking thread's:
+/// grace periods in the child wait for it, for ever.
 ///
 /// # Leaks
 /// A forgotten guard, or a thread that ends inside a section, makes every later grace period of the
@@ -96,6 +96,10 @@ pub struct SrcuGuard<'a> {
     taker: u64,
     _not_copied: PhantomData<&'a mut ()>,
 }
+
+/// Bit of [`Srcu::block`]: readers take the slow path, because the domain's counts are not in the
+/// thread-local area, or because it is a fenced one. No address in user space has it.
+const FAR: usize = 1 << (usize::BITS - 1);
 
 impl Srcu {
     /// A domain without readers.
@@ -126,15 +130,18 @@ impl Srcu {
     #[inline]
     #[must_use]
     pub fn read_lock(&self) -> u32 {
-        let Some(block) = self.block() else { return self.read_lock_slow() };
+        let Some(block) = self.near() else { return self.read_lock_slow() };
         let index = block.index.load(Ordering::Relaxed);
-        // SAFETY: the index of a block.
+        // SAFETY: the index of a near block.
         unsafe { held::up(index) };
         // [R0] pairs with [E]: the sequence's own look at the index is an acquire (every load is, on
         // x86-64), so a section in the new rank sees what was unpublished before the flip.
         // [R1] pairs with [G] (a sequence: in flight at the heavy fence means restarted) and with
         // [E] (an atomic reader: a full barrier). Orders the entry before the section's accesses.
-        match block.slots().increment_if(entries(index), &block.index, index) {
+        // SAFETY: the address is that of the block's own words, for HEADER.
+        let entered =
+            unsafe { Slots::increment_at_if::<HEADER>(block.at(index), &block.index, index) };
+        match entered {
             Entered::Sequence | Entered::Atomic => {
                 check::enter(&block.engine);
                 index
@@ -150,19 +157,31 @@ impl Srcu {
     /// one is the forked copy of), and has not been given back.
     #[inline]
     pub unsafe fn read_unlock(&self, token: u32) {
-        // SAFETY: read_lock() gave a token, so the domain has a block, and keeps it.
-        let block = unsafe { BlockRef::from_ptr_unchecked(self.block.load(Ordering::Relaxed)) };
+        let Some(block) = self.near() else { return self.read_unlock_slow(token) };
         check::leave(&block.engine);
         // [R2] pairs with [F] and [H]: release. Orders the section's accesses before the exit.
-        block.slots().add(exits(token), 1);
-        // SAFETY: tokens are indices of blocks.
+        // SAFETY: tokens are indices of the block, whose words these are.
+        unsafe { Slots::increment_at::<{ HEADER + TO_EXITS }>(block.at(token)) };
+        // SAFETY: the index of a near block.
         unsafe { held::down(token) };
+    }
+
+    /// The block, if its readers take the short way.
+    #[inline(always)]
+    fn near(&self) -> Option<BlockRef> {
+        // Acquire: pairs with the release in block_slow(); the header is initialised.
+        let at = self.block.load(Ordering::Acquire);
+        if at.addr().cast_signed() <= 0 {
+            return None;
+        }
+        // SAFETY: not null, and without FAR it is what block_slow() stored.
+        Some(unsafe { BlockRef::from_ptr_unchecked(at) })
     }
 
     #[inline(always)]
     fn block(&self) -> Option<BlockRef> {
-        // Acquire: pairs with the release in block_slow(); the header is initialised.
-        let at = self.block.load(Ordering::Acquire);
+        // Acquire: as in near().
+        let at = self.block.load(Ordering::Acquire).map_addr(|at| at & !FAR);
         // SAFETY: null, or what block_slow() stored.
         unsafe { BlockRef::from_ptr(at) }
     }
@@ -171,17 +190,49 @@ impl Srcu {
     #[cold]
     #[inline(never)]
     fn read_lock_moved(&self, index: u32) -> u32 {
-        // SAFETY: the index of a block.
+        // SAFETY: the index of a near block.
         unsafe { held::down(index) };
         self.read_lock()
     }
 
+    /// The first section of a domain, and those of far or fenced ones.
     #[cold]
     #[inline(never)]
     fn read_lock_slow(&self) -> u32 {
-        // Decides the backend, if nobody has; after that the first line of read_lock() succeeds.
-        let _ = self.block_slow();
-        self.read_lock()
+        // Decides the backend, if nobody has.
+        let block = self.block_slow();
+        if block.is_near() {
+            return self.read_lock();
+        }
+        loop {
+            let index = block.index.load(Ordering::Relaxed);
+            block.mark_up(index);
+            let slots = block.slots();
+            let entered = if block.is_fenced() {
+                owlet_percpu::testpoint::reached(owlet_percpu::testpoint::Point::BeforeAtomicEntry);
+                // [R1] an atomic reader: a full barrier.
+                slots.add_atomic(entries(index), 1);
+                Entered::Atomic
+            } else {
+                // [R0], [R1] as in read_lock().
+                slots.increment_if(entries(index), &block.index, index)
+            };
+            if entered != Entered::Moved {
+                check::enter(&block.engine);
+                return index;
+            }
+            block.mark_down(index);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_unlock_slow(&self, token: u32) {
+        // A token was given out, so there is a block.
+        let Some(block) = self.block() else { return };
+        check::leave(&block.engine);
+        block.count_exit(token);
+        block.mark_down(token);
     }
 
     #[cold]
@@ -192,14 +243,15 @@ impl Srcu {
         }
         let mine = block::claim(self.name, self.fenced);
         let null = core::ptr::null_mut();
-        let stored =
-            self.block.compare_exchange(null, mine.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+        let far = if mine.is_near() { 0 } else { FAR };
+        let at = mine.as_ptr().map_addr(|at| at | far);
+        let stored = self.block.compare_exchange(null, at, Ordering::AcqRel, Ordering::Acquire);
         match stored {
             Ok(_) => mine,
-            Err(theirs) => {
+            Err(_) => {
                 mine.release();
-                // SAFETY: not null, so stored by another block_slow().
-                unsafe { BlockRef::from_ptr(theirs) }.unwrap_or(mine)
+                // Not null, so stored by another block_slow().
+                self.block().unwrap_or(mine)
             }
         }
     }
@@ -208,6 +260,7 @@ impl Srcu {
 impl sealed::Sealed for Srcu {}
 
 impl Domain for Srcu {
+    #[inline]
     fn engine(&self) -> EngineRef {
         self.block().unwrap_or_else(|| self.block_slow()).engine()
     }
@@ -237,33 +290,34 @@ impl fmt::Debug for Srcu {
 impl Drop for SrcuGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.taker == held::serial() {
+        if held::is_mine(self.taker) {
             // SAFETY: the token of this domain was taken by this thread, given back once.
             unsafe { self.srcu.read_unlock(self.token) };
         } else {
-            self.drop_foreign();
+            drop_foreign(self.srcu, self.token, self.taker);
         }
     }
 }
 
-impl SrcuGuard<'_> {
-    /// The end of a section that another thread began.
-    #[cold]
-    #[inline(never)]
-    fn drop_foreign(&self) {
-        if held::note_foreign(self.taker)
-            && let Some(block) = self.srcu.block()
-        {
-            // [R2] as in read_unlock(). `held` is the other thread's and stays too high there.
-            block.slots().add(exits(self.token), 1);
-            check::leave_elsewhere(&block.engine);
-        }
+/// The end of a section that another thread, `taker`, began. (By value: a guard stays in registers.)
+#[cold]
+#[inline(never)]
+fn drop_foreign(srcu: &Srcu, token: u32, taker: u64) {
+    if held::stayed_behind(taker) {
+        return;
+    }
+    if let Some(block) = srcu.block() {
+        held::note_foreign(taker, block.id.load(Ordering::Relaxed), token & held::RANK);
+        block.count_exit(token);
+        check::leave_elsewhere(&block.engine);
     }
 }
 
 impl fmt::Debug for SrcuGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SrcuGuard").field("rank", &(self.token & 1)).finish_non_exhaustive()
+        f.debug_struct("SrcuGuard")
+            .field("rank", &(self.token / held::RANK & 1))
+            .finish_non_exhaustive()
     }
 }
 

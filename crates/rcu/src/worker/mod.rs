@@ -5,26 +5,23 @@
 //! the worker's ([`drive`]); the worker asks the [`SOURCES`] of each engine on it what they need,
 //! leads grace periods for them, several domains at once, and lets go of engines that need nothing.
 //!
-//! | `Link::state` | the engine is | next |
-//! |---|---|---|
-//! | `IDLE` | unknown to the worker | `drive`: `QUEUED`, on the stack |
-//! | `QUEUED` | on the stack | the worker takes it off: `ACTIVE` |
-//! | `ACTIVE` | in the worker's hands | needs nothing: `IDLE`, and is asked once more |
+//! How work gets here, and how the worker sleeps without missing any: `crate::link`.
 //!
 //! Where no thread can be had, `drive` does what can be done without waiting in the caller, and
 //! whoever comes next tries again.
 
 mod wakers;
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
 
 use owlet_sys::fork::generation;
 use owlet_sys::process;
 
-use crate::engine::pace::{self, Futex, Pace};
+use crate::engine::pace::{self, Futex, Pace, Slack};
 use crate::engine::{Engine, EngineRef, Herd};
 use crate::held;
+use crate::link::{self, Pokes};
 use crate::seq::Cookie;
 
 pub(crate) use wakers::Wakers;
@@ -59,33 +56,26 @@ fn cookies(engine: EngineRef) -> Option<Need> {
     })
 }
 
-const IDLE: u32 = 0;
-const QUEUED: u32 = 1;
-const ACTIVE: u32 = 2;
-
 /// An engine's place in the worker's lists.
 #[derive(Debug)]
 pub(crate) struct Link {
-    state: AtomicU32,
+    link: link::Link,
     next: AtomicPtr<Engine>,
 }
 
 impl Link {
     pub(crate) const fn new() -> Self {
-        Self { state: AtomicU32::new(IDLE), next: AtomicPtr::new(core::ptr::null_mut()) }
+        Self { link: link::Link::new(), next: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
     /// True if the worker has nothing to do with the engine.
     pub(crate) fn is_idle(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == IDLE
+        self.link.is_idle()
     }
 }
 
 static STACK: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
-/// Changes with every reason to look.
-static POKES: AtomicU32 = AtomicU32::new(0);
-/// `held::identity` of the worker, 0 = there is none.
-static WORKER: AtomicUsize = AtomicUsize::new(0);
+static POKES: Pokes = Pokes::new();
 /// The generation of the process that has (or is starting) a worker, 0 = none.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
@@ -105,11 +95,7 @@ pub(crate) fn notify(engine: EngineRef) {
 }
 
 fn put_down(engine: EngineRef) {
-    // Pairs with the fence in let_go(): what is new before the look at `state`. Without it: we find
-    // ACTIVE, and the worker, letting go, finds nothing new.
-    fence(Ordering::SeqCst);
-    let state = &engine.0.work.state;
-    if state.compare_exchange(IDLE, QUEUED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+    if engine.0.work.link.offer(&Futex::default()) {
         push(engine);
     }
 }
@@ -128,12 +114,7 @@ fn push(engine: EngineRef) {
 
 /// Makes the worker look again.
 pub(crate) fn wake() {
-    POKES.fetch_add(1, Ordering::Release);
-    fence(Ordering::SeqCst);
-    let worker = WORKER.load(Ordering::Relaxed);
-    if worker != 0 {
-        pace::bell(worker).open(&Futex::default());
-    }
+    POKES.poke(&Futex::default(), pace::bell);
 }
 
 /// Calls `waker` once the moment has passed.
@@ -144,7 +125,7 @@ pub(crate) fn add_waker(engine: EngineRef, cookie: Cookie, waker: core::task::Wa
 
 /// True if the calling thread is the worker.
 pub(crate) fn is_me() -> bool {
-    WORKER.load(Ordering::Relaxed) == held::identity()
+    POKES.worker() == held::identity()
 }
 
 /// True if this process has a worker, or one that is being started.
@@ -175,13 +156,12 @@ pub(crate) fn forked() {
         STARTED.store(generation(), Ordering::Release);
         return;
     }
-    WORKER.store(0, Ordering::Relaxed);
+    POKES.depart();
     STARTED.store(0, Ordering::Release);
     STACK.store(core::ptr::null_mut(), Ordering::Relaxed);
     // What the worker was busy with goes on when the child starts its own.
     for engine in crate::engine::all() {
-        if !engine.0.work.is_idle() {
-            engine.0.work.state.store(QUEUED, Ordering::Relaxed);
+        if engine.0.work.link.requeue() {
             push(engine);
         }
     }
@@ -190,11 +170,13 @@ pub(crate) fn forked() {
 /// The worker's life.
 fn work() {
     process::block_signals();
-    WORKER.store(held::identity(), Ordering::Release);
+    let me = held::identity();
+    POKES.arrive(&Futex::default(), me);
     let mut active: Vec<EngineRef> = Vec::new();
-    let mut herd = Herd::default();
+    let mut herd = Herd::new(false);
+    let mut slack = Slack::default();
     loop {
-        let pokes = POKES.load(Ordering::Acquire);
+        let pokes = POKES.seen();
         take_stack(&mut active);
         let (patience, again) = serve(&mut active, &mut herd);
         let (pace, progress) = herd.step();
@@ -207,9 +189,14 @@ fn work() {
             (None, Some(time)) => Pace::Sleep(time),
             (None, None) => Pace::Sleep(Duration::from_secs(3600)),
         };
-        // Mutant M20: no second look before the sleep.
-        let poked = || POKES.load(Ordering::Relaxed) != pokes && !cfg!(owlet_mutant = "M20");
-        pace::pause(pace, poked);
+        slack.reduce(pace);
+        let hurried = herd.hurried();
+        match pace {
+            Pace::Sleep(time) => {
+                POKES.sleep(&Futex(time), pace::bell(me), pokes, || herd.hurried() != hurried);
+            }
+            pace => pace::pause(pace, || false),
+        }
     }
 }
 
@@ -218,7 +205,7 @@ fn take_stack(active: &mut Vec<EngineRef>) {
     // SAFETY: the stack holds null and engines, which live for ever.
     while let Some(engine) = unsafe { at.as_ref() } {
         at = engine.work.next.load(Ordering::Relaxed);
-        engine.work.state.store(ACTIVE, Ordering::Relaxed);
+        engine.work.link.take();
         active.push(EngineRef(engine));
     }
 }
@@ -262,15 +249,5 @@ fn merge(a: Need, b: Need) -> Need {
 
 /// Lets go of an engine that needs nothing, unless it has come to need something meanwhile.
 fn let_go(engine: EngineRef) -> Option<Need> {
-    let state = &engine.0.work.state;
-    state.store(IDLE, Ordering::Relaxed);
-    // A source that put something down before it found us ACTIVE is heard here; one that comes later
-    // finds IDLE and drives.
-    fence(Ordering::SeqCst);
-    if cfg!(owlet_mutant = "M20") {
-        return None;
-    }
-    let need = ask(engine)?;
-    state.compare_exchange(IDLE, ACTIVE, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-    Some(need)
+    engine.0.work.link.let_go(&Futex::default(), || ask(engine))
 }

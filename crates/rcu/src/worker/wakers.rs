@@ -59,6 +59,5 @@ pub(super) fn serve(engine: EngineRef) -> Option<Need> {
         furthest = if later { Some(node.cookie) } else { furthest };
         engine.0.wakers.push_node(node);
     }
-    let within = Duration::ZERO;
-    furthest.map(|cookie| Need { cookie, within, expedited: false, again: false })
+    furthest.map(|cookie| Need { cookie, within: Duration::ZERO, expedited: false, again: false })
 }
