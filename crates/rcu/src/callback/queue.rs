@@ -463,3 +463,5 @@ impl Queue {
 }
 
 mod run;
+#[cfg(all(test, not(loom)))]
+mod tests;

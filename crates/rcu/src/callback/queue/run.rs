@@ -87,7 +87,7 @@ impl Queue {
     }
 
     /// First segment in use, and how many are.
-    fn span(&self) -> (u32, u32) {
+    pub(super) fn span(&self) -> (u32, u32) {
         let span = self.span.load(Ordering::Relaxed);
         (span >> 8, span & 0xff)
     }
@@ -106,7 +106,7 @@ impl Queue {
         if count == 0 { None } else { self.segment(first) }
     }
 
-    fn last_segment(&self) -> Option<&Segment> {
+    pub(super) fn last_segment(&self) -> Option<&Segment> {
         let (first, count) = self.span();
         if count == 0 { None } else { self.segment(first + count - 1) }
     }
