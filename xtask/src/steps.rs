@@ -91,7 +91,7 @@ fn torture(w: &Workspace) -> Result<()> {
 }
 
 fn bench(w: &Workspace) -> Result<()> {
-    for name in ["getuid-trace", "event-cost"] {
+    for name in ["getuid-trace", "event-cost", "rcu-read", "rcu-sync", "rcu-poll", "tp-hackbench"] {
         pass(w.cargo(&format!("run --release -p owlet-bench -- {name} --small")))?;
     }
     Ok(())

@@ -9,6 +9,7 @@
 //! locked instructions and system calls are counted by single-stepping a worker ([`step`]), system
 //! calls over long runs by a seccomp filter ([`syscalls`]).
 
+pub(crate) mod contenders;
 pub(crate) mod inner;
 pub(crate) mod machine;
 pub(crate) mod report;

@@ -14,6 +14,10 @@
 //! | [`event_cost`] | one event: switched off, on, in every peer |
 //! | [`getuid_trace`] | what waking a reader costs the traced program |
 //! | [`request_cost`] | a request to a real server |
+//! | [`rcu_read`] | what it costs to protect a read |
+//! | [`rcu_sync`] | how long one waits for a grace period |
+//! | [`rcu_poll`] | asking whether one has passed |
+//! | [`tp_hackbench`] | tracepoints that are hit where RCU does not look, in a busy program |
 //!
 //! Exit status: 0 all counts within bounds; 1 a count out of bounds; 2 could not run.
 
@@ -22,11 +26,16 @@ mod event_cost;
 mod getuid_trace;
 mod harness;
 mod peers;
+mod rcu_poll;
+mod rcu_read;
+mod rcu_sync;
 mod request_cost;
+mod tp_hackbench;
 
 use clap::{Args, Parser, Subcommand};
 use harness::{inner, report::Report, serve};
 use std::process::ExitCode;
+use tp_hackbench::Hackbench;
 
 #[derive(Parser)]
 #[command(name = "owlet-bench", about = "Measure Owlet beside a floor and its peers")]
@@ -43,6 +52,14 @@ enum Command {
     EventCost(Options),
     /// A request to mini-redis: CPU time untraced, recorded, and with text logging
     RequestCost(Options),
+    /// Protecting a read: every flavour of RCU, floors, crates and liburcu
+    RcuRead(Options),
+    /// Waiting for grace periods: idle, beside readers, after them, several domains at once
+    RcuSync(Options),
+    /// Asking whether a grace period has passed
+    RcuPoll(Options),
+    /// hackbench with tracepoints that are hit by offline threads
+    TpHackbench(Hackbench),
     /// Checks the counting itself, on loops whose counts are known
     Counting(Options),
     /// Serves one peer's cases to a benchmark that started this process
@@ -96,15 +113,31 @@ fn main() -> ExitCode {
     }
 }
 
+/// What runs one benchmark.
+type Bench = Box<dyn FnOnce(&Options, &mut Report) -> anyhow::Result<()>>;
+
 fn run() -> anyhow::Result<ExitCode> {
-    let (name, options, bench): (_, _, fn(&Options, &mut Report) -> anyhow::Result<()>) =
-        match Cli::parse().command {
-            Command::Worker { peer } => return serve::serve(&peer),
-            Command::GetuidTrace(options) => ("getuid-trace", options, getuid_trace::run),
-            Command::EventCost(options) => ("event-cost", options, event_cost::run),
-            Command::RequestCost(options) => ("request-cost", options, request_cost::run),
-            Command::Counting(options) => ("counting", options, counting::run),
-        };
+    let (name, options, bench): (_, _, Bench) = match Cli::parse().command {
+        Command::Worker { peer } => return serve::serve(&peer),
+        Command::GetuidTrace(options) => ("getuid-trace", options, Box::new(getuid_trace::run)),
+        Command::EventCost(options) => ("event-cost", options, Box::new(event_cost::run)),
+        Command::RequestCost(options) => ("request-cost", options, Box::new(request_cost::run)),
+        Command::RcuRead(options) => ("rcu-read", options, Box::new(rcu_read::run)),
+        Command::RcuSync(options) => ("rcu-sync", options, Box::new(rcu_sync::run)),
+        Command::RcuPoll(options) => ("rcu-poll", options, Box::new(rcu_poll::run)),
+        Command::TpHackbench(mut hackbench) => {
+            // As many runs as the source has.
+            let reps = if hackbench.options.small { 3 } else { 30 };
+            hackbench.options.reps.get_or_insert(reps);
+            let options = hackbench.options.clone();
+            (
+                "tp-hackbench",
+                options,
+                Box::new(move |_, report| tp_hackbench::run(&hackbench, report)),
+            )
+        }
+        Command::Counting(options) => ("counting", options, Box::new(counting::run)),
+    };
     if let Some(code) = inner::rerun_with_cpus_to_ourselves(options.small)? {
         return Ok(code);
     }

@@ -1,10 +1,17 @@
 //! What is measured, and beside what. Each peer is a worker process of its own.
 
+mod flavours;
 mod floor;
 mod fmt;
+mod hackbench;
 mod known;
 pub(crate) mod lttng;
 pub(crate) mod owlet;
+mod program;
+mod rcu;
+mod readers;
+pub(crate) mod urcu;
+mod wait_all;
 
 use crate::getuid_trace;
 use crate::harness::serve::Case;
@@ -20,7 +27,16 @@ const PEERS: &[(&str, Start)] = &[
     ("owlet", owlet::start),
     ("tracing-fmt", fmt::start),
     ("getuid", getuid_trace::variants),
+    ("hackbench", hackbench::start),
     ("known", known::start),
+    ("rcu-read", rcu::read_cases),
+    ("rcu-sync", rcu::sync_cases),
+    ("rcu-poll", rcu::poll_cases),
+    ("protection-floor", readers::floor),
+    ("crossbeam-epoch", readers::crossbeam),
+    ("seize", readers::seize),
+    ("haphazard", readers::haphazard),
+    ("arc-swap", readers::arc_swap),
 ];
 
 /// Starts a peer in this process and says what it can run.

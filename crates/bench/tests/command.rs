@@ -82,6 +82,99 @@ fn event_cost_counts_hold() {
     }
 }
 
+/// Readers of the product have no locked instruction; those of the floor are seen to have two.
+#[test]
+fn rcu_read_counts_hold() {
+    let keys =
+        ["bench", "case", "threads", "ns", "net_ns", "instructions", "locked", "ratio_to_srcu"];
+    let args = ["rcu-read", "--small", "--json", "--reps", "1", "--scale", "0.2"];
+    let lines = lines(&args, &keys);
+    let of = |case: &str| {
+        let found = lines.iter().find(|l| l["case"] == case);
+        found.unwrap_or_else(|| panic!("no line for {case}"))
+    };
+    assert_eq!(of("lock-inc")["locked"], 2.0);
+    assert_eq!(of("crossbeam-epoch")["locked"], 1.0);
+    for case in ["srcu", "srcu-raw", "qsbr", "tasks-trace"] {
+        assert_eq!(of(case)["locked"], 0.0, "{case}");
+    }
+    let srcu = lines.iter().filter(|l| l["case"] == "srcu").filter_map(|l| l["threads"].as_u64());
+    assert_eq!(srcu.collect::<Vec<_>>(), [1, 2, 8]);
+}
+
+/// One membarrier and one system call a grace period; `wait_all` of eight domains has one, too.
+#[test]
+fn rcu_sync_counts_hold() {
+    let keys = [
+        "bench",
+        "case",
+        "setting",
+        "domains",
+        "us",
+        "p99_us",
+        "slowest_us",
+        "in_turn_us",
+        "membarriers",
+        "syscalls",
+    ];
+    let args = ["rcu-sync", "--small", "--json", "--reps", "1", "--scale", "0.4"];
+    let lines = lines(&args, &keys);
+    let of = |case: &str, setting: &str| {
+        let found = lines.iter().find(|l| l["case"] == case && l["setting"] == setting);
+        found.unwrap_or_else(|| panic!("no line for {case}, {setting}"))
+    };
+    assert_eq!(of("srcu", "alone")["syscalls"], 1.0);
+    assert_eq!(of("qsbr", "alone")["syscalls"], 0.0);
+    let all = lines.iter().filter(|l| l["case"] == "wait_all" && l["setting"] == "held");
+    assert_eq!(all.filter_map(|l| l["domains"].as_u64()).collect::<Vec<_>>(), [1, 2, 4, 8]);
+}
+
+/// Polling is lock-free, and a cookie is true as soon as any grace period has covered it.
+#[test]
+fn rcu_poll_counts_hold() {
+    let keys = ["bench", "case", "ns", "p99_ns", "instructions", "locked", "syscalls"];
+    let args = ["rcu-poll", "--small", "--json", "--reps", "1", "--scale", "0.5"];
+    let lines = lines(&args, &keys);
+    let of = |case: &str| {
+        let found = lines.iter().find(|l| l["case"] == case);
+        found.unwrap_or_else(|| panic!("no line for {case}"))
+    };
+    for case in ["srcu-poll", "srcu-poll-false"] {
+        assert_eq!(of(case)["locked"], 0.0);
+        assert_eq!(of(case)["syscalls"], 0.0);
+    }
+    assert_eq!(of("srcu-snapshot")["locked"], 1.0, "a full fence is seen");
+    assert!(of("srcu-comes-about")["ns"].as_f64().is_some());
+}
+
+/// Every variant hands all messages and all events on, in threads and in processes.
+#[test]
+fn tp_hackbench_counts_hold() {
+    let keys = [
+        "bench",
+        "mode",
+        "variant",
+        "events_per_message",
+        "cpu_s_mean",
+        "cpu_s_median",
+        "cpu_s_sd",
+        "wall_s_median",
+        "ratio_to_none",
+        "event_ns",
+        "event_instructions",
+    ];
+    let args = ["tp-hackbench", "--small", "--json", "--reps", "1", "-l", "10", "-e", "6"];
+    let lines = lines(&args, &keys);
+    for mode in ["threads", "processes"] {
+        let variants = lines.iter().filter(|l| l["mode"] == mode && l["events_per_message"] == 6);
+        assert!(variants.count() >= 7);
+    }
+    let disabled = lines.iter().find(|l| l["variant"] == "disabled").expect("a line");
+    assert!(disabled["event_instructions"].as_f64().expect("counted") <= 3.0);
+    let odd = bench(&["tp-hackbench", "--small", "-e", "5"]);
+    assert_eq!(odd.status.code(), Some(2));
+}
+
 #[test]
 fn a_wrong_name_is_an_error_of_use() {
     assert_eq!(bench(&["no-such-benchmark"]).status.code(), Some(2));

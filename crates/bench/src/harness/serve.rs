@@ -8,6 +8,7 @@
 //! | `run CASE THREADS CPU N` | `ok CPU_NS WALL_NS ..` per thread | N iterations in each thread, pinned from CPU on, after a warm-up of [`warm_up`] |
 //! | `step CASE N` | `ok` | three marks; N iterations between the first two, 2 N between the last two |
 //! | `count CASE N` | `ok` | lets a tracer see all system calls but getuid; two marks, N iterations between |
+//! | `call CASE NUMBER..` | `ok NUMBER..` | what is no loop: the case says what the numbers mean |
 //!
 //! A mark is SIGUSR1 to the thread itself; it is for a tracer, which swallows it.
 
@@ -21,20 +22,34 @@ use std::process::ExitCode;
 use std::sync::Barrier;
 
 /// A loop of `n` iterations of what is measured.
-pub(crate) type Body = Box<dyn Fn(u64) + Send + Sync>;
+type Loop = Box<dyn Fn(u64) + Send + Sync>;
+/// What is no loop: from numbers to numbers.
+type Call = Box<dyn Fn(&[u64]) -> Result<Vec<u64>> + Send + Sync>;
+
+enum Body {
+    Loop(Loop),
+    Call(Call),
+}
 
 /// One thing a peer can be asked to run.
 pub(crate) struct Case {
     /// One word.
-    pub(crate) name: &'static str,
-    /// The loop.
-    pub(crate) body: Body,
+    name: &'static str,
+    body: Body,
 }
 
 impl Case {
-    /// `body` under `name`.
+    /// A loop under `name`.
     pub(crate) fn new(name: &'static str, body: impl Fn(u64) + Send + Sync + 'static) -> Self {
-        Self { name, body: Box::new(body) }
+        Self { name, body: Body::Loop(Box::new(body)) }
+    }
+
+    /// What is no loop, under `name`; runs on the worker's main thread.
+    pub(crate) fn call(
+        name: &'static str,
+        body: impl Fn(&[u64]) -> Result<Vec<u64>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { name, body: Body::Call(Box::new(body)) }
     }
 }
 
@@ -79,9 +94,11 @@ fn answer(cases: &[Case], line: &str) -> Result<String> {
     let [verb, case, numbers @ ..] = words.as_slice() else { bail!("too short") };
     let numbers: Vec<u64> = numbers.iter().map(|n| n.parse()).collect::<Result<_, _>>()?;
     let body = &cases.iter().find(|c| c.name == *case).context("no such case")?.body;
-    match (*verb, numbers.as_slice()) {
-        ("run", [threads, cpu, n]) => Ok(run(body, *threads as usize, *cpu as usize, *n)),
-        ("step", [n]) => {
+    match (*verb, numbers.as_slice(), body) {
+        ("run", [threads, cpu, n], Body::Loop(body)) => {
+            Ok(run(body, *threads as usize, *cpu as usize, *n))
+        }
+        ("step", [n], Body::Loop(body)) => {
             let mark = Mark::of_this_thread();
             pin(0);
             body(*n);
@@ -92,7 +109,7 @@ fn answer(cases: &[Case], line: &str) -> Result<String> {
             mark.set();
             Ok(String::new())
         }
-        ("count", [n]) => {
+        ("count", [n], Body::Loop(body)) => {
             let mark = Mark::of_this_thread();
             body(*n);
             syscalls::show_to_tracer()?;
@@ -101,11 +118,14 @@ fn answer(cases: &[Case], line: &str) -> Result<String> {
             mark.set();
             Ok(String::new())
         }
+        ("call", numbers, Body::Call(body)) => {
+            Ok(body(numbers)?.iter().map(|n| format!(" {n}")).collect())
+        }
         _ => bail!("unknown request"),
     }
 }
 
-fn run(body: &Body, threads: usize, cpu: usize, n: u64) -> String {
+fn run(body: &Loop, threads: usize, cpu: usize, n: u64) -> String {
     let start = Barrier::new(threads);
     let measure = |i: usize| {
         pin(cpu + i);

@@ -106,6 +106,13 @@ impl Worker {
         Ok(Run { threads: threads.map(|&[cpu_ns, wall_ns]| Spent { cpu_ns, wall_ns }).collect() })
     }
 
+    /// What `case` answers to `numbers`.
+    pub(crate) fn call(&mut self, case: &str, numbers: &[u64]) -> Result<Vec<u64>> {
+        let numbers: String = numbers.iter().map(|n| format!(" {n}")).collect();
+        self.ask(&format!("call {case}{numbers}"))?;
+        self.answer().with_context(|| format!("call {case}{numbers}"))
+    }
+
     /// Sends a request.
     pub(crate) fn ask(&mut self, request: &str) -> Result<()> {
         let input = self.input.as_mut().context("the worker was told to end")?;

@@ -6,10 +6,9 @@
 
 use crate::harness::inner::die_with_parent;
 use crate::harness::worker::{Started, Worker};
+use crate::peers::program;
 use anyhow::{Context, Result, bail};
-use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -27,7 +26,9 @@ impl Lttng {
             return Ok(Err("lttng-tools is not installed".to_owned()));
         }
         let folder = tempfile::tempdir()?;
-        if let Err(why) = build(folder.path()) {
+        let files =
+            [("bench.c", include_str!("lttng/bench.c")), ("tp.h", include_str!("lttng/tp.h"))];
+        if let Err(why) = program::build(folder.path(), &files, &["-llttng-ust", "-ldl"]) {
             return Ok(Err(format!("{why:#}")));
         }
         let session = Session::start(folder)?;
@@ -49,22 +50,6 @@ impl Lttng {
         let lost = text.lines().find_map(|l| l.trim().strip_prefix("Discarded events: "));
         lost.unwrap_or("unknown").to_owned()
     }
-}
-
-fn build(folder: &Path) -> Result<()> {
-    fs::write(folder.join("tp.h"), include_str!("lttng/tp.h"))?;
-    fs::write(folder.join("bench.c"), include_str!("lttng/bench.c"))?;
-    let cc = Command::new("cc")
-        .current_dir(folder)
-        .args(["-O2", "-I.", "-o", "bench", "bench.c", "-llttng-ust", "-ldl", "-lpthread"])
-        .output()
-        .context("no C compiler")?;
-    if !cc.status.success() {
-        let errors = String::from_utf8_lossy(&cc.stderr);
-        let first = errors.lines().find(|l| l.contains("error")).unwrap_or("cc failed").to_owned();
-        bail!("its program does not compile (liblttng-ust-dev not installed?): {first}");
-    }
-    Ok(())
 }
 
 struct Session {
