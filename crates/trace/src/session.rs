@@ -7,6 +7,16 @@
 //! process record -> for each tracepoint wanted: id, schema into the log, probe list -> one walk over
 //! the sites. An event can only be written by a listed sink, so its schema is in the log before it.
 //!
+//! # A process's record
+//! It must be in the log before the first event of the process, also when two threads of a forked
+//! child begin at once: whoever finds the mark may emit, so the mark comes after the record. Both may
+//! write the record, which is harmless.
+//!
+//! | letter | where | what |
+//! |---|---|---|
+//! | `[P]` | `announce_process` | Release of the mark, after the record was appended |
+//! | `[Q]` | `announce_process` | Acquire of the mark, before the thread emits |
+//!
 //! # Order at detach
 //! all sinks out of their lists -> one walk over the sites -> lock released -> one grace period ->
 //! lists freed, and with the last of them the session and its mapping.
@@ -163,7 +173,9 @@ fn file_of(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
 impl Session {
     /// Writes the process's record unless it is there. Async-signal-safe.
     pub(crate) fn announce_process(&self, pid: u32) {
-        if self.announced.swap(pid, Ordering::Relaxed) == pid {
+        // [Q] Acquire: pairs with [P] below, in another thread; orders this thread's events after that
+        // thread's record. Without it: an event whose process is not in the log yet.
+        if self.announced.load(Ordering::Acquire) == pid {
             return;
         }
         let mut buf = [0; PATH_MAX + ARGS_MAX + 64];
@@ -179,6 +191,8 @@ impl Session {
         if let Some(bytes) = encode(&entry, &mut buf) {
             let _ = self.writer.segment().log_append(bytes);
         }
+        // [P] Release: pairs with [Q] above; orders the record before the mark. Without it: as there.
+        self.announced.store(pid, Ordering::Release);
     }
 }
 
@@ -529,3 +543,7 @@ fn cut(mut bytes: Vec<u8>, max: usize) -> Vec<u8> {
     bytes.truncate(max);
     bytes
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "session_tests.rs"]
+mod tests;
