@@ -35,6 +35,7 @@ use crate::site;
 use crate::sync::ForkMutex;
 use std::fmt;
 use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -87,29 +88,53 @@ impl fmt::Debug for InitError {
 impl std::error::Error for InitError {}
 
 /// The outcome of the first call, for all others.
-static INIT: ForkMutex<Option<Result<(), InitError>>> = ForkMutex::new(None);
+static INIT: ForkMutex<Option<Option<InitError>>> = ForkMutex::new(None);
 
 /// Starts the agent, and joins the session that `OWLET_SESSION` names, so that the first event after
 /// the return is recorded.
 ///
 /// The first call does it; every other call, also from another thread at the same time, returns the
-/// same answer after it is done. Never panics, prints nothing, and waits for nobody. `OWLET_DISABLE=1`
+/// same answer after it is done. Never panics and waits for nobody. `OWLET_DISABLE=1`
 /// switches the agent off; `OWLET_FOLLOW_FORK=0` leaves forked children without an agent of their own
 /// (they go on recording into sessions they inherit).
 ///
 /// Being switched off is no error. Neither is a session that cannot be joined, because its recorder
 /// has ended or is of another version, say: the process is then not in it, as `owlet list` shows.
+/// Nor is an agent that cannot start, since another user can bring that about by taking the name of
+/// the socket directory: the program goes on, nobody can attach to it, [`unreachable`] says why.
+/// One line on standard error tells it, and one that `OWLET_BACKEND` names no backend; nothing else is
+/// ever printed, and these are not with `OWLET_QUIET=1`.
 ///
 /// # Errors
-/// [`InitError`]: nobody can attach to this process. The program can go on.
+/// None at present; a program need not stop for one.
 pub fn init() -> Result<(), InitError> {
     let mut done = INIT.lock();
-    done.get_or_insert_with(first).clone()
+    let _ = done.get_or_insert_with(first);
+    Ok(())
 }
 
-fn first() -> Result<(), InitError> {
-    if std::env::var_os("OWLET_DISABLE").is_some_and(|value| !value.is_empty() && value != "0") {
-        return Ok(());
+/// Why nobody can attach to this process although [`init`] was called; `None` when somebody can, when
+/// the agent is switched off, and before [`init`].
+#[must_use]
+pub fn unreachable() -> Option<InitError> {
+    INIT.lock().clone().flatten()
+}
+
+/// Whether an environment variable switches something on.
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// A line on standard error, unless it is not wanted. Whether it arrives is not looked at.
+fn warn(line: &str) {
+    if !is_set("OWLET_QUIET") {
+        let _ = std::io::stderr().write_all(format!("owlet: {line}\n").as_bytes());
+    }
+}
+
+fn first() -> Option<InitError> {
+    if is_set("OWLET_DISABLE") {
+        return None;
     }
     pin();
     // While there is one thread, each of these takes microseconds; with more, an RCU grace period of
@@ -122,8 +147,21 @@ fn first() -> Result<(), InitError> {
     if let Some(path) = std::env::var_os("OWLET_SESSION").filter(|path| !path.is_empty()) {
         join(Path::new(&path));
     }
+    if std::env::var_os("OWLET_BACKEND").is_some() && owlet_percpu::backend_unknown() {
+        let used = match owlet_percpu::backend() {
+            owlet_percpu::Backend::Rseq => "rseq",
+            owlet_percpu::Backend::Portable => "portable",
+        };
+        warn(&format!("{used} backend: {}", owlet_percpu::backend_why()));
+    }
     fork::install();
-    thread::start()
+    let failed = thread::start().err();
+    if let Some(error) = &failed {
+        let text = error.to_string();
+        let why = text.lines().next().unwrap_or_default();
+        warn(&format!("this process cannot be traced: {why}; `owlet doctor` tells more"));
+    }
+    failed
 }
 
 /// Joins an inherited session, if there is one: the variable outlives the recorder in every shell and

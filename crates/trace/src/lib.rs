@@ -42,7 +42,7 @@ mod site_tests;
 mod sync;
 mod tracepoint;
 
-pub use agent::{InitError, init};
+pub use agent::{InitError, init, unreachable};
 #[cfg(feature = "log")]
 pub use bridge::log;
 #[cfg(feature = "tracing")]

@@ -324,21 +324,56 @@ fn an_inherited_session_of_another_wire_version_is_not_joined() {
     assert_eq!(with_version(WIRE_VERSION + 1), (0, 0, 0));
 }
 
-/// What a `main` that returns the error shows.
+/// Another user can take the name of the socket directory: that stops no program, and no session that
+/// it inherited.
 #[test]
-fn an_agent_that_cannot_start_says_why_in_words_and_the_program_goes_on() {
-    let dir = tempdir();
-    std::fs::write(dir.join("owlet"), "in the way").unwrap();
-    let mut target = Target::spawn(proc::command("plain").env("XDG_RUNTIME_DIR", &dir));
-    let ready = target.expect("ready");
-    let place = dir.join("owlet").display().to_string();
-    let expected = format!("Err(cannot make the owlet agent's socket in {place}: ");
-    assert!(ready.contains(&expected), "{ready}");
-    target.expect("hint: that must be a directory");
-    target.tell("3");
-    target.expect("done");
-    assert!(target.end().success());
-    std::fs::remove_dir_all(dir).unwrap();
+fn an_agent_that_cannot_start_says_why_in_a_line_and_the_program_goes_on() {
+    let mut taken = vec![tempdir()];
+    std::fs::write(taken[0].join("owlet"), "in the way").unwrap();
+    // SAFETY: no memory is passed.
+    if unsafe { libc::geteuid() } == 0 {
+        let dir = tempdir();
+        std::fs::create_dir(dir.join("owlet")).unwrap();
+        std::os::unix::fs::chown(dir.join("owlet"), Some(4711), None).unwrap();
+        taken.push(dir);
+    }
+    for dir in taken {
+        let mut recorder = Recorder::new(&Wanted::default());
+        let fd = recorder.segment.fd().as_raw_fd();
+        let session = format!("/proc/{}/fd/{fd}", std::process::id());
+        for quiet in [None, Some("1")] {
+            let mut command = proc::command("plain");
+            command.env("XDG_RUNTIME_DIR", &dir).env("OWLET_SESSION", &session);
+            let mut target = Target::spawn(command.envs(quiet.map(|q| ("OWLET_QUIET", q))));
+            let (before, ready) = target.until("ready");
+            assert!(ready.ends_with("Ok(())"), "{ready}");
+            let place = dir.join("owlet").display().to_string();
+            let expected = format!(
+                "owlet: this process cannot be traced: cannot make the owlet agent's socket in {place}: "
+            );
+            assert_eq!(before.starts_with(&expected), quiet.is_none(), "{before}");
+            assert_eq!(before.lines().count(), usize::from(quiet.is_none()), "{before}");
+            target.tell("3");
+            target.expect("done");
+            assert!(target.end().success());
+        }
+        assert_eq!(recorder.drain(), 8);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
+
+#[test]
+fn a_backend_that_does_not_exist_is_told_once() {
+    for (value, told) in [("bogus", true), ("portable", false), ("rseq", false), ("", false)] {
+        let mut target = Target::spawn(proc::command("plain").env("OWLET_BACKEND", value));
+        let (before, ready) = target.until("ready");
+        assert!(ready.ends_with("Ok(())"), "{ready}");
+        let line = before.contains(" backend: OWLET_BACKEND names no backend and is ignored");
+        assert_eq!((line, before.lines().count()), (told, usize::from(told)), "{value}: {before}");
+        let why = Client::connect(target.pid()).hello.backend_why;
+        assert_eq!(why.contains("names no backend"), told, "{why}");
+        assert!(target.end().success());
+    }
 }
 
 #[test]

@@ -82,6 +82,11 @@ impl Target {
 
     /// Waits for the line that begins with `start`; the rest of it.
     pub fn expect(&mut self, start: &str) -> String {
+        self.until(start).1
+    }
+
+    /// The same, with what was said before.
+    pub fn until(&mut self, start: &str) -> (String, String) {
         let mut seen = String::new();
         loop {
             let mut line = String::new();
@@ -89,7 +94,7 @@ impl Target {
                 panic!("the program ended before it said {start:?}, after {seen:?}");
             }
             if let Some(rest) = line.trim().strip_prefix(start) {
-                return rest.trim().to_owned();
+                return (seen, rest.trim().to_owned());
             }
             seen.push_str(&line);
         }
