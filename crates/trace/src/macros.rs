@@ -1,5 +1,8 @@
 //! The macros: declaration, emission, and the site they share.
 
+#[cfg(doctest)]
+mod mistakes;
+
 /// Declares tracepoints.
 ///
 /// ```

@@ -436,6 +436,38 @@ fn numbers_of_spans_are_never_used_twice() {
     assert_eq!(ids.len(), 1000);
 }
 
+/// With one session an event goes another way than with several.
+#[test]
+fn several_sessions_get_the_same_of_each_event_that_passes_their_filter() {
+    let _one = global();
+    let rules = vec![("both:*", true)];
+    let filtered = Wanted { rules: rules.clone(), filter: "n >= 5", ..Wanted::default() };
+    let texts = ["", "1", "seven b", "eight by", "nine byte", &"x".repeat(600), &"x".repeat(3000)];
+    let emit = || {
+        for n in 0..10u64 {
+            for text in texts {
+                info!(target: "both", n, text);
+            }
+        }
+    };
+    let values = |session: &mut Session| -> Vec<(String, String)> {
+        session.end();
+        assert_eq!(session.recorder.total_lost(), 0);
+        let events = session.recorder.events.iter();
+        events.map(|e| (e.value("n").to_owned(), e.value("text").to_owned())).collect()
+    };
+    let mut all = Session::new(&rules);
+    let mut some = Session::with(&filtered);
+    emit();
+    let all = values(&mut all);
+    assert_eq!(all.len(), 10 * texts.len());
+    assert!(texts.iter().zip(&all).all(|(text, (_, found))| text == found), "{all:?}");
+    assert_eq!(values(&mut some), all[5 * texts.len()..]);
+    let mut alone = Session::with(&filtered);
+    emit();
+    assert_eq!(values(&mut alone), all[5 * texts.len()..]);
+}
+
 struct Emits(u32);
 impl std::fmt::Debug for Emits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
