@@ -116,61 +116,117 @@ struct Mutant {
     id: &'static str,
     /// The fault, as told in the torture requirements.
     fault: &'static str,
-    /// `cargo` arguments that must exit with failure.
-    check: &'static str,
+    /// What must fail.
+    check: Check,
+}
+
+/// Finds a planted fault.
+enum Check {
+    /// Arguments of `owlet-torture`.
+    Torture(&'static str),
+    /// Arguments of the ring's torture.
+    Ring(&'static str),
+    /// A model of `owlet-rcu`: for what x86-64 hides.
+    Loom(&'static str),
 }
 
 const MUTANTS: &[Mutant] = &[
     Mutant {
         id: "M1",
         fault: "a grace period drains one rank only",
-        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 10 --backend portable --no-fork",
+        check: Check::Torture("run --flavours srcu --seconds 10 --backend portable --no-fork"),
     },
     Mutant {
         id: "M2",
         fault: "locks are summed before unlocks",
-        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 10 --backend portable --no-fork",
+        check: Check::Torture("run --flavours srcu --seconds 10 --backend portable --no-fork"),
     },
     Mutant {
         id: "M3",
-        fault: "no heavy fence in a grace period",
-        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 8 --sprint",
+        fault: "no barrier between the sums",
+        check: Check::Loom("sr_04_exits_first"),
+    },
+    Mutant {
+        id: "M4",
+        fault: "a cookie counts the grace period in progress",
+        check: Check::Torture("run --flavours srcu --seconds 10"),
     },
     Mutant {
         id: "M19",
         fault: "a forked child keeps the counts of the parent's other threads",
-        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 1",
+        check: Check::Torture("run --flavours srcu --seconds 2"),
     },
     Mutant {
         id: "M21",
         fault: "plain and atomic increments share a word",
-        check: "run --release -p owlet-torture -- run --flavours srcu --seconds 10 --no-fork",
+        check: Check::Torture("run --flavours srcu --seconds 10 --no-fork"),
+    },
+    Mutant {
+        id: "M23",
+        fault: "a domain is waited for twice at once",
+        check: Check::Torture("run --flavours srcu --seconds 10 --gp several"),
+    },
+    Mutant {
+        id: "L1",
+        fault: "the rank that readers are in is not scanned",
+        check: Check::Torture("run --flavours srcu --seconds 10"),
+    },
+    Mutant {
+        id: "L2",
+        fault: "no heavy fence at the start of a grace period",
+        check: Check::Torture("run --flavours srcu --seconds 10 --sprint"),
+    },
+    Mutant {
+        id: "L3",
+        fault: "cookies are one grace period short",
+        check: Check::Torture("run --flavours srcu --seconds 10"),
+    },
+    Mutant {
+        id: "L4",
+        fault: "a scan errs once in 100,000",
+        check: Check::Torture("run --flavours srcu --seconds 10 --sprint --backend portable"),
     },
     Mutant {
         id: "M8",
         fault: "the waiter looks without a barrier on either side",
-        check: "run --release -p owlet-ring --example ring_torture -- single-event --rounds 500000",
+        check: Check::Ring("single-event --rounds 500000"),
     },
     Mutant {
         id: "M9",
         fault: "the waiter's fence does not reach the writer",
-        check: "run --release -p owlet-ring --example ring_torture -- single-event --rounds 500000",
+        check: Check::Ring("single-event --rounds 500000"),
     },
     Mutant {
         id: "M10",
         fault: "the notifier clears the mark after the wakeup",
-        check: "run --release -p owlet-ring --example ring_torture -- single-event --rounds 500000 \
-                --notifier 50",
+        check: Check::Ring("single-event --rounds 500000 --notifier 50"),
     },
 ];
 
 fn mutants(w: &Workspace) -> Result<()> {
     for Mutant { id, fault, check } in MUTANTS {
         let cfg = format!("owlet_mutant=\"{id}\"");
-        let (build, _) = check.split_once(" -- ").unwrap_or((check, ""));
-        let build = build.replacen("run ", "build ", 1);
-        pass(w.cargo_with_cfg(&cfg, &build)?)?;
-        must_fail(w.cargo_with_cfg(&cfg, check)?, &format!("{id}: {fault}"))?;
+        let what = format!("{id}: {fault}");
+        let (build, run) = match check {
+            Check::Torture(args) => {
+                ("-p owlet-torture".to_owned(), format!("run --release -p owlet-torture -- {args}"))
+            }
+            Check::Ring(args) => {
+                let example = "-p owlet-ring --example ring_torture";
+                (example.to_owned(), format!("run --release {example} -- {args}"))
+            }
+            Check::Loom(args) => {
+                let mut model = w.cargo_with_cfg(
+                    &cfg,
+                    &format!("test --release -p owlet-rcu --test loom -- {args}"),
+                )?;
+                model.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", w.target("loom"));
+                must_fail(model, &what)?;
+                continue;
+            }
+        };
+        pass(w.cargo_with_cfg(&cfg, &format!("build --release {build}"))?)?;
+        must_fail(w.cargo_with_cfg(&cfg, &run)?, &what)?;
     }
     Ok(())
 }

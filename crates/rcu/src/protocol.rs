@@ -131,10 +131,11 @@ impl Stepper {
                     owlet_percpu::testpoint::reached(owlet_percpu::testpoint::Point::AfterFlip);
                     self.stage = Stage::Flipped;
                 }
-                Stage::Flipped if cfg!(owlet_mutant = "M3") => self.stage = Stage::Drain,
+                Stage::Flipped if cfg!(owlet_mutant = "L2") => self.stage = Stage::Drain,
                 Stage::Flipped => return Step::Fence,
                 Stage::Drain => {
-                    if !is_empty(m, self.old) {
+                    // Mutant L1: the rank that readers are in is not looked at.
+                    if !cfg!(owlet_mutant = "L1") && !is_empty(m, self.old) {
                         return Step::Blocked;
                     }
                     // [H] pairs with [R2]: orders the exits summed before what the caller does next.
@@ -151,7 +152,7 @@ impl Stepper {
     pub fn fenced(&mut self) {
         if self.stage == Stage::Flipped {
             // [G] pairs with [R1]: a sequence in flight commits before it and is counted below, or
-            // starts again after it and sees the flip and the unpublishing. Without it (mutant M3):
+            // starts again after it and sees the flip and the unpublishing. Without it (mutant L2):
             // an entry is in flight, or in a store buffer, while the sums below agree.
             self.stage = Stage::Drain;
         }
@@ -178,6 +179,10 @@ pub fn grace_period(m: &impl Machine, heavy: impl Fn(), pause: impl Fn()) {
 /// True if nobody who was counted in `rank` is still inside.
 #[must_use]
 pub fn is_empty(m: &impl Machine, rank: u32) -> bool {
+    #[cfg(owlet_mutant = "L4")]
+    if mutant::one_in_100_000() {
+        return true;
+    }
     // Mutant M2: entries first. A section that begins and ends between the sums then makes up for
     // one that is still running.
     let (first, second) = if cfg!(owlet_mutant = "M2") {
@@ -189,9 +194,23 @@ pub fn is_empty(m: &impl Machine, rank: u32) -> bool {
         let exits = m.exits(rank);
         owlet_percpu::testpoint::reached(owlet_percpu::testpoint::Point::BetweenSums);
         // [F] pairs with [R2]: an exit that was summed has its entry summed below (invariant 2).
-        // Without it: the sums of different instants agree by accident.
-        m.fence(Letter::F);
+        // Without it (mutant M3): the sums of different instants agree by accident.
+        if !cfg!(owlet_mutant = "M3") {
+            m.fence(Letter::F);
+        }
         (exits, m.entries(rank))
     };
     first == second
+}
+
+/// Mutant L4: a scan errs once in 100,000.
+#[cfg(owlet_mutant = "L4")]
+mod mutant {
+    use core::sync::atomic::{AtomicU64, Ordering};
+
+    static SCANS: AtomicU64 = AtomicU64::new(0);
+
+    pub(super) fn one_in_100_000() -> bool {
+        SCANS.fetch_add(1, Ordering::Relaxed) % 100_000 == 99_999
+    }
 }

@@ -59,8 +59,12 @@ impl FullCookie {
 #[inline(always)]
 #[must_use]
 pub fn cookie_at(seq: u64) -> Cookie {
-    // Mutant M4: a grace period in progress counts.
-    let ahead = if cfg!(owlet_mutant = "M4") { 2 } else { 3 };
+    // Mutant M4: a grace period in progress counts. Mutant L3: cookies are one period short.
+    let ahead = match () {
+        () if cfg!(owlet_mutant = "M4") => 2,
+        () if cfg!(owlet_mutant = "L3") => 1,
+        () => 3,
+    };
     Cookie(seq.wrapping_add(ahead) & !1)
 }
 

@@ -73,6 +73,10 @@ pub(crate) struct Options {
     /// kept full: the run for the barrier between the flip and the sums.
     #[arg(long)]
     sprint: bool,
+    /// How many freed elements each thread keeps poisoned before it gives them back to the heap. (A tool
+    /// that watches the heap wants 0.)
+    #[arg(long, default_value_t = 32)]
+    quarantine: usize,
     /// Half-way, install a filter that refuses membarrier from then on.
     #[arg(long)]
     late_filter: Option<Answer>,
@@ -104,6 +108,7 @@ const STALL_LOOKS: u32 = 200;
 
 fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
     world::publish_first();
+    world::QUARANTINE.store(options.quarantine, Ordering::Relaxed);
     if !options.sprint && !options.no_delays {
         delays::install(options.seed);
     }
@@ -114,10 +119,12 @@ fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
             spawn_all::<F>(s, options);
         }
         let stalled = watch(options)?;
-        if stalled {
-            let report = report::<F>(options, true);
+        if stalled || world::faulty() {
+            // Stalled threads cannot be joined, and after a fault others may be in any state.
+            let report = report::<F>(options, stalled);
             println!("{}", serde_json::to_string(&report)?);
-            std::process::exit(1);
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(1) };
         }
         world::STOP.store(true, Ordering::Relaxed);
         anyhow::Ok(())

@@ -15,7 +15,7 @@ use crate::flavour::Name;
 use crate::rng::Rng;
 
 /// More than a run may take in excess of its seconds.
-const GRACE: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(30);
 
 /// The whole answer.
 #[derive(Serialize)]
@@ -148,19 +148,24 @@ fn stop_one(tid: i32, time: Duration) -> bool {
     if ptrace(libc::PTRACE_SEIZE, 0) != 0 {
         return false;
     }
+    let mut status = 0;
+    let mut wait = || {
+        // SAFETY: `status` is a valid int.
+        let answer = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) };
+        (answer == tid && libc::WIFSTOPPED(status)).then_some(status)
+    };
     let mut signal = 0;
     if ptrace(libc::PTRACE_INTERRUPT, 0) == 0 {
-        let mut status = 0;
-        // SAFETY: `status` is a valid int.
-        if unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) } != tid
-            || !libc::WIFSTOPPED(status)
-        {
-            return false;
-        }
+        let Some(status) = wait() else { return false };
         std::thread::sleep(time);
         // Stopped on its way into a signal's handler: the signal goes on with it.
         let event = status >> 16;
         signal = if event == 0 { libc::WSTOPSIG(status) } else { 0 };
     }
-    ptrace(libc::PTRACE_DETACH, signal) == 0
+    if ptrace(libc::PTRACE_DETACH, signal) != 0 {
+        // It was killed meanwhile, and is ours to bury.
+        wait();
+        return false;
+    }
+    true
 }

@@ -11,7 +11,9 @@
 //! must be equal; this finds a period that was too short even when the reader was too slow to see what
 //! became of the element.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Places where elements are published.
 pub(super) const CELLS: usize = 4;
@@ -236,11 +238,28 @@ pub(super) fn grow_older(element: *mut Element) -> bool {
     false
 }
 
-/// After a grace period.
+/// How many poisoned elements each thread keeps before it frees the oldest.
+pub(super) static QUARANTINE: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static KEPT: RefCell<VecDeque<*mut Element>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// After a grace period: poisons the element, and frees it, or an older one. Once something has gone
+/// wrong nothing is freed: the heap's state is then not what this program wants to report.
 pub(super) fn poison_and_free(element: *mut Element) {
     inspect(element);
-    // SAFETY: unpublished a grace period ago; ours to free.
-    let element = unsafe { Box::from_raw(element) };
-    element.magic.store(POISON, Ordering::Relaxed);
-    drop(element);
+    // SAFETY: unpublished a grace period ago; not freed before the caller's last use, which is this.
+    unsafe { &*element }.magic.store(POISON, Ordering::Relaxed);
+    let old = KEPT.with_borrow_mut(|kept| {
+        kept.push_back(element);
+        let full = kept.len() > QUARANTINE.load(Ordering::Relaxed);
+        full.then(|| kept.pop_front()).flatten()
+    });
+    if let Some(old) = old
+        && !faulty()
+    {
+        // SAFETY: kept by this thread alone, and readers are gone since before it was poisoned.
+        drop(unsafe { Box::from_raw(old) });
+    }
 }
