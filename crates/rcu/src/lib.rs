@@ -7,6 +7,7 @@
 //! | flavour | type | readers | who may delay a grace period |
 //! |---|---|---|---|
 //! | SRCU | [`Srcu`] | any thread, any context; may sleep, move between threads, live across `.await` | sections of the same domain |
+//! | classic SRCU | [`ClassicSrcu`] | the same, and sections begin and end with full barriers | sections of the same domain |
 //! | QSBR | [`Qsbr`] | registered threads; reading is free, but they must say when they are between two uses | online threads |
 //! | Tasks | [`Tasks`] | registered threads, wherever they are in their code between two voluntary points | online threads |
 //! | Tasks-Trace | [`TasksTrace`] | any thread; may sleep; nested sections count in a thread-local word | sections of the same domain |
@@ -58,6 +59,8 @@ pub mod quiescent;
 pub mod registry;
 #[cfg(not(loom))]
 mod roster;
+#[cfg(not(loom))]
+mod sections;
 #[doc(hidden)]
 pub mod seq;
 #[cfg(not(loom))]
@@ -82,6 +85,8 @@ pub use future::Synchronize;
 pub use qsbr::{Online, Qsbr, QsbrGuard, Reader};
 pub use seq::{Cookie, FullCookie};
 #[cfg(not(loom))]
-pub use srcu::{Srcu, SrcuGuard};
+pub use srcu::{
+    ClassicGuard, ClassicSrcu, RawSection, Srcu, SrcuGuard, after_lock_fence, after_unlock_fence,
+};
 #[cfg(not(loom))]
 pub use tasks::{Task, Tasks, TasksTrace, TraceGuard};

@@ -1,35 +1,73 @@
-//! Reports of grace periods that take too long.
+//! Reports of grace periods that take too long, and of domains that could not be given back.
 //!
 //! The leader looks at the clock each time it sleeps. Once a grace period is older than the timeout
-//! it says so, and again when its age has doubled, and so on: domain, age, and who holds it up as far
-//! as the flavour knows. The default reporter writes to the standard error stream.
+//! it says so, and again when its age has doubled, and so on: domain, age, who holds it up as far as
+//! the flavour knows, and what waits to be freed. SRCU knows its holders in debug builds and with the
+//! feature `stacks` (which adds where each section began, at the price of a captured stack per
+//! section); flavours whose threads register always do.
+//!
+//! The default reporter writes one message to the standard error stream.
 
 use core::fmt;
+use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::FromRawFd;
 
-use crate::engine::{EngineRef, Holder};
+use crate::engine::{Engine, Holder};
 
-/// A grace period that takes too long.
+/// What is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A grace period takes longer than the timeout.
+    Stalled,
+    /// A domain was dropped that was still in use, for the reason given. Its memory is kept until
+    /// that is over; for ever, if it never is.
+    Leaked(&'static str),
+}
+
+/// A grace period that takes too long, or a domain that could not be given back.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
+    /// What is the matter.
+    pub kind: Kind,
     /// The domain's name, or "".
     pub domain: &'static str,
-    /// How long its leader has been waiting.
+    /// How long the grace period's leader has been waiting.
     pub age: Duration,
     /// Who is in the way, as far as is known; empty if it is not.
     pub holders: Vec<Holder>,
+    /// Callbacks of the domain that have not been called.
+    pub pending_callbacks: u64,
+    /// Bytes that these are going to free, as far as they said.
+    pub pending_bytes: u64,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = if self.domain.is_empty() { "(unnamed)" } else { self.domain };
-        write!(f, "grace period of domain {name} is held up for {:.1?}", self.age)?;
+        match self.kind {
+            Kind::Stalled => {
+                write!(f, "grace period of domain {name} is held up for {:.1?}", self.age)?;
+            }
+            Kind::Leaked(why) => write!(f, "domain {name} is dropped while {why}")?,
+        }
+        if self.pending_callbacks != 0 {
+            let Self { pending_callbacks: calls, pending_bytes: bytes, .. } = self;
+            write!(f, "; {calls} callbacks wait, {bytes} bytes to be freed")?;
+        }
         for holder in &self.holders {
-            write!(f, "; {} of thread {} ({})", holder.what, holder.thread, holder.tid)?;
+            let Holder { what, thread, tid, .. } = holder;
+            write!(f, "; {what} of thread {thread} ({tid})")?;
+            if !holder.age.is_zero() {
+                write!(f, " for {:.1?}", holder.age)?;
+            }
             if !holder.stack.is_empty() {
-                write!(f, "\n{}", holder.stack)?;
+                write!(f, ", begun at\n{}", holder.stack)?;
             }
         }
         Ok(())
@@ -46,8 +84,8 @@ pub fn set_timeout(timeout: Option<Duration>) {
     TIMEOUT_NS.store(ns, Ordering::Relaxed);
 }
 
-/// Who is told, instead of the standard error stream. Called on the waiting thread, which is the
-/// domain's leader: it must not wait for grace periods.
+/// Who is told, instead of the standard error stream. Called on the thread that leads the grace
+/// period (or drops the domain): it must not wait for grace periods of that domain.
 pub fn set_reporter(reporter: fn(&Report)) {
     REPORTER.store(reporter as *mut (), Ordering::Release);
 }
@@ -58,17 +96,44 @@ pub(crate) fn is_due(age_ns: u64, reports: u32) -> bool {
     timeout != u64::MAX && age_ns >= timeout.saturating_mul(1 << reports.min(32))
 }
 
+/// A grace period of `engine` has been waited for so long.
 #[cold]
-pub(crate) fn report(engine: EngineRef, age_ns: u64) {
+pub(crate) fn report(engine: &Engine, age_ns: u64) {
+    tell(engine, Kind::Stalled, Duration::from_nanos(age_ns));
+}
+
+/// A domain has been dropped and its memory could not be given back.
+#[cold]
+pub(crate) fn report_leak(engine: &Engine, why: &'static str) {
+    tell(engine, Kind::Leaked(why), Duration::ZERO);
+}
+
+fn tell(engine: &Engine, kind: Kind, age: Duration) {
     let mut holders = Vec::new();
     engine.flavour().holders(&mut holders);
-    let report = Report { domain: engine.name(), age: Duration::from_nanos(age_ns), holders };
+    let callbacks = engine.callbacks.stats();
+    let report = Report {
+        kind,
+        domain: engine.name(),
+        age,
+        holders,
+        pending_callbacks: callbacks.pending(),
+        pending_bytes: callbacks.pending_bytes,
+    };
     let reporter = REPORTER.load(Ordering::Acquire);
     if reporter.is_null() {
-        eprintln!("owlet-rcu: {report}");
+        default_reporter(&report);
     } else {
         // SAFETY: only `set_reporter` stores there, and it stores a `fn(&Report)`.
         let reporter = unsafe { core::mem::transmute::<*mut (), fn(&Report)>(reporter) };
         reporter(&report);
     }
+}
+
+/// One write to the standard error stream, past the standard library's lock, which in a forked child
+/// may be held by a thread that stayed behind.
+fn default_reporter(report: &Report) {
+    // SAFETY: descriptor 2 is the standard error stream, or closed; it is not closed by us.
+    let mut stream = ManuallyDrop::new(unsafe { File::from_raw_fd(2) });
+    let _ = stream.write_all(format!("owlet-rcu: {report}\n").as_bytes());
 }

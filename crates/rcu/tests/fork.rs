@@ -133,11 +133,86 @@ fn sr_16_forked_children() {
     taker.thread().unpark();
     taker.join().expect("no panic");
 
+    beyond_the_near_domains();
+    moved_out(&sitter);
+    while_the_worker_runs();
+
     // The parent is unaffected.
     assert!(!waiter.is_finished(), "the parent's sitter is still inside");
     sitter.stand_up();
     waiter.join().expect("no panic");
     DOMAIN.synchronize();
+}
+
+/// SR-16 with more domains than a thread has room for in its thread-local area: each is told apart.
+fn beyond_the_near_domains() {
+    let domains: Vec<&'static Srcu> = (0..90).map(|_| &*Box::leak(Box::new(Srcu::new()))).collect();
+    let (leave, told) = mpsc::channel::<()>();
+    let (inside_sender, inside) = mpsc::channel();
+    let others = domains.clone();
+    let holder = thread::spawn(move || {
+        let sections: Vec<_> = others.iter().map(|d| d.read()).collect();
+        let _ = inside_sender.send(());
+        let _ = told.recv();
+        drop(sections);
+    });
+    inside.recv().expect("inside");
+    for at in [0, 40, 89] {
+        let own = domains[at];
+        let mut section = Some(own.read());
+        let right = in_child(false, || {
+            // The other thread's sections hold nobody up; the own one does.
+            domains.iter().filter(|d| !std::ptr::eq(**d, own)).for_each(|d| d.synchronize());
+            let cookie = own.snapshot();
+            let waiter = thread::spawn(|| own.synchronize());
+            thread::sleep(Duration::from_millis(30));
+            let open = !own.poll(cookie);
+            drop(section.take());
+            waiter.join().is_ok() && open && own.poll(cookie)
+        });
+        assert!(right, "domain {at} of 90");
+        drop(section);
+    }
+    let _ = leave.send(());
+    holder.join().expect("no panic");
+}
+
+/// A thread whose guards are given back elsewhere all the time still has its own told apart.
+fn moved_out(_sitter: &Sitter) {
+    let (give, given) = mpsc::channel::<SrcuGuard<'static>>();
+    let closer = thread::spawn(move || given.into_iter().for_each(drop));
+    for _ in 0..100 {
+        let _ = give.send(DOMAIN.read());
+    }
+    drop(give);
+    closer.join().expect("no panic");
+    let mut section = Some(DOMAIN.read());
+    let right = in_child(false, || section.take().is_some_and(protects_until_dropped));
+    assert!(right, "guards given back elsewhere are counted as open");
+    drop(section);
+}
+
+/// LV-03: the worker stays behind with half its work done; the child's starts over.
+fn while_the_worker_runs() {
+    static BUSY: Srcu = Srcu::new();
+    let section = BUSY.read();
+    let cookie = BUSY.start_poll();
+    thread::sleep(Duration::from_millis(20));
+    let mut section = Some(section);
+    let right = in_child(false, || {
+        let waits = !BUSY.poll(cookie);
+        drop(section.take());
+        // The first that needs the child's worker starts it, and it goes on with what it inherits.
+        let other = DOMAIN.start_poll();
+        let until = Instant::now() + Duration::from_secs(8);
+        while !(BUSY.poll(cookie) && DOMAIN.poll(other)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        waits && BUSY.poll(cookie) && DOMAIN.poll(other)
+    });
+    assert!(right, "cookies of the parent's worker are forgotten");
+    drop(section);
+    BUSY.wait(cookie);
 }
 
 /// LV-05: once warm, sections make no system call: strict seccomp would kill the child.

@@ -19,6 +19,14 @@ pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
+/// `CLOCK_MONOTONIC` as of the last tick, some milliseconds behind: cheaper, and without the time
+/// stamp counter, which strict seccomp forbids.
+#[inline]
+#[must_use]
+pub fn monotonic_coarse_ns() -> u64 {
+    read(libc::CLOCK_MONOTONIC_COARSE)
+}
+
 /// `CLOCK_REALTIME` in nanoseconds since 1970.
 #[must_use]
 pub fn realtime_ns() -> u64 {

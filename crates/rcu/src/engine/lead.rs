@@ -95,7 +95,7 @@ impl Run {
         if crate::stall::is_due(age, self.stalls) {
             self.stalls = self.stalls.saturating_add(1);
             self.engine.counters.stalls.add(1);
-            crate::stall::report(self.engine, age);
+            crate::stall::report(self.engine.0, age);
         }
     }
 }

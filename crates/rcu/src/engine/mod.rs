@@ -98,6 +98,8 @@ pub struct Holder {
     pub tid: u32,
     /// What holds the grace period up: "section", "online", ..
     pub what: &'static str,
+    /// For how long, if known.
+    pub age: Duration,
     /// Where the section began (with the feature `stacks`), or empty.
     pub stack: String,
 }
@@ -113,6 +115,8 @@ pub struct Engine {
     expedite_until: AtomicU64,
     /// The furthest moment the worker has been asked to bring about.
     wanted: AtomicU64,
+    /// When [`Engine::has_been_idle_for`] was last asked, in ns.
+    asked_at: AtomicU64,
     pub(crate) work: worker::Link,
     pub(crate) callbacks: Queue,
     pub(crate) wakers: worker::Wakers,
@@ -174,6 +178,7 @@ impl Engine {
             hurry: AtomicU32::new(0),
             expedite_until: AtomicU64::new(seq::START),
             wanted: AtomicU64::new(seq::START),
+            asked_at: AtomicU64::new(0),
             work: worker::Link::new(),
             callbacks: Queue::new(),
             wakers: worker::Wakers::new(),
@@ -217,7 +222,21 @@ impl Engine {
         self.callbacks.renew();
     }
 
-    /// True if a dropped domain's block may be used for another: no grace period runs or is wanted.
+    /// Why a domain that is dropped is still in use, if it is (apart from its readers).
+    pub(crate) fn unrest(&self) -> Option<&'static str> {
+        if self.turns.seq() & 1 == 1 {
+            Some("a grace period is running")
+        } else if !self.turns.poll(self.wanted()) {
+            Some("a grace period is wanted")
+        } else if !self.callbacks.is_idle() {
+            Some("callbacks are queued")
+        } else {
+            None
+        }
+    }
+
+    /// True if a dropped domain's block may be used for another: no grace period runs or is wanted,
+    /// and nobody, like the worker, has it in hand.
     pub(crate) fn is_at_rest(&self) -> bool {
         let wanted = Cookie(self.wanted.load(Ordering::Acquire));
         self.turns.leader() == 0
@@ -292,6 +311,14 @@ impl Engine {
                     || !seq::is_at_or_after(self.turns.seq(), until)
             }
         }
+    }
+
+    /// True if this has not been asked for that long: a guess at whether the domain has had no grace
+    /// period meanwhile. Both errors are harmless.
+    pub(crate) fn has_been_idle_for(&self, time: Duration) -> bool {
+        let now = owlet_sys::clock::monotonic_ns();
+        let last = self.asked_at.swap(now, Ordering::Relaxed);
+        u128::from(now.saturating_sub(last)) >= time.as_nanos()
     }
 
     /// The furthest moment somebody wants brought about without waiting for it.

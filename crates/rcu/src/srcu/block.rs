@@ -7,8 +7,9 @@
 //!
 //! | `used` | meaning | who moves it on |
 //! |---|---|---|
-//! | 0 | free | [`claim`], to 1 |
-//! | 1 | belongs to one domain | [`BlockRef::release`], to 0 if nobody is inside; else it stays, leaked |
+//! | `FREE` | free | [`claim`], to `USED` |
+//! | `USED` | belongs to one domain | [`BlockRef::release`], to `FREE`, or to `ORPHANED` if it is still in use |
+//! | `ORPHANED` | its domain is gone | [`claim`], to `USED`, once nobody is inside and nothing is wanted |
 //!
 //! # Invariants
 //! 1. Blocks are never unmapped; a reference to one is valid for ever.
@@ -24,7 +25,7 @@ use owlet_percpu::Slots;
 use owlet_sys::memory::Mapping;
 
 use crate::engine::{Engine, EngineRef};
-use crate::held;
+use crate::{check, held, sections, stall};
 
 /// The word that counts the entries of the rank of an index: 0 or 1.
 #[inline(always)]
@@ -69,6 +70,10 @@ impl Handle {
         unsafe { BlockRef::from_ptr(self.0.load(Ordering::Relaxed)) }
     }
 }
+
+const FREE: u32 = 0;
+const USED: u32 = 1;
+const ORPHANED: u32 = 2;
 
 /// Slots begin here.
 pub(super) const HEADER: usize = size_of::<Block>();
@@ -197,13 +202,55 @@ impl BlockRef {
         quiet(0) && quiet(held::RANK)
     }
 
-    /// Gives the block of a dropped domain back, or leaks it if a section or a grace period is
-    /// still there (a leaked guard), or others share it.
+    /// Debug checks and stall reports want to know.
+    #[inline(always)]
+    pub(super) fn note_entry(self) {
+        check::enter(&self.engine);
+        sections::enter(self.engine.id());
+    }
+
+    /// The end of a section of this thread.
+    #[inline(always)]
+    pub(super) fn note_exit(self) {
+        check::leave(&self.engine);
+        sections::leave(self.engine.id());
+    }
+
+    /// Gives the block of a dropped domain back. If the domain is still in use (a section that was
+    /// forgotten, a callback, a grace period that is only polled for), says so and keeps the block
+    /// until it no longer is.
     pub(super) fn release(self) {
-        let shared = core::ptr::eq(self.0.as_ptr(), &raw const RESERVE.block);
-        if !shared && self.is_quiet() && self.engine.is_at_rest() {
-            self.used.store(0, Ordering::Release);
+        if core::ptr::eq(self.0.as_ptr(), &raw const RESERVE.block) {
+            return;
         }
+        let inside = (!self.is_quiet()).then_some("a section is open");
+        let why = inside.or_else(|| self.engine.unrest());
+        let free = why.is_none() && self.engine.is_at_rest();
+        if let Some(why) = why {
+            stall::report_leak(&self.engine, why);
+        }
+        self.used.store(if free { FREE } else { ORPHANED }, Ordering::Release);
+    }
+
+    /// Takes the block for a new domain, if it is free or has come to rest since its domain was
+    /// dropped.
+    fn take(self) -> bool {
+        let taken = |from| {
+            self.used.compare_exchange(from, USED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        if taken(FREE) {
+            return true;
+        }
+        let rests = || self.is_quiet() && self.engine.is_at_rest();
+        if self.used.load(Ordering::Acquire) != ORPHANED || !rests() || !taken(ORPHANED) {
+            return false;
+        }
+        // Another domain may have had it since we looked.
+        let still = rests();
+        if !still {
+            self.used.store(ORPHANED, Ordering::Release);
+        }
+        still
     }
 }
 
@@ -213,7 +260,7 @@ impl Block {
             index: AtomicU32::new(0),
             id: AtomicU32::new(0),
             fenced: AtomicU32::new(0),
-            used: AtomicU32::new(1),
+            used: AtomicU32::new(USED),
             next: AtomicPtr::new(core::ptr::null_mut()),
             handle: Handle(AtomicPtr::new(core::ptr::null_mut())),
             engine: Engine::new(),
@@ -233,8 +280,7 @@ pub(super) fn claim(name: &'static str, fenced: bool) -> BlockRef {
 }
 
 fn recycled() -> Option<BlockRef> {
-    let take = |b: &BlockRef| b.used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
-    all().find(|block| take(block).is_ok())
+    all().find(|block| block.take())
 }
 
 /// All blocks, free ones too.
@@ -253,8 +299,13 @@ fn map() -> Option<BlockRef> {
     let at = memory.leak().cast::<Block>();
     // SAFETY: fresh pages, aligned to a page and long enough.
     unsafe { at.write(Block::new()) };
+    let block = BlockRef(at);
+    for word in [entries(0), entries(held::RANK), exits(0), exits(held::RANK)] {
+        // Fifty sections before the wrap of every counter (as the sequence is, `seq::START`).
+        block.slots().add_atomic(word, 0_u64.wrapping_sub(50));
+    }
     // SAFETY: just initialised, never unmapped, reached by nobody else.
-    unsafe { link(BlockRef(at)) };
+    unsafe { link(block) };
     Some(BlockRef(at))
 }
 

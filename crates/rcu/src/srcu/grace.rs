@@ -5,9 +5,9 @@ use core::sync::atomic::{Ordering, fence};
 use owlet_percpu::{Backend, backend};
 
 use super::block::{BlockRef, Handle, entries, exits};
-use crate::engine::{Flavour, Run};
-use crate::held;
+use crate::engine::{Flavour, Holder, Run};
 use crate::protocol::{Letter, Machine, Step};
+use crate::{held, sections};
 
 impl Flavour for Handle {
     fn step(&self, run: &mut Run) -> Step {
@@ -32,6 +32,12 @@ impl Flavour for Handle {
         let Some(block) = self.block() else { return false };
         let id = block.id.load(Ordering::Relaxed);
         held::exact() && (held::count(id, 0) != 0 || held::count(id, held::RANK) != 0)
+    }
+
+    fn holders(&self, out: &mut Vec<Holder>) {
+        if let Some(block) = self.block() {
+            sections::holders(block.engine.id(), out);
+        }
     }
 
     /// For each rank the child adds, to the exits, what is open and not its own:
