@@ -45,7 +45,10 @@ pub(crate) fn run(args: &DemoArgs) -> Result<Exit> {
     std::fs::create_dir_all(&dir)
         .map_err(|error| Failure::at("cannot make", &dir, reason(&error)))?;
     let (trace, perfetto) = (dir.join("trace"), dir.join("trace.pftrace"));
-    let server = start()?;
+    let server = start().inspect_err(|_| {
+        // Only an empty directory goes.
+        let _ = std::fs::remove_dir(&dir);
+    })?;
     let pid = server.0.id().to_string();
 
     say("A key-value server runs, with clients of its own. Nothing of it is recorded.");

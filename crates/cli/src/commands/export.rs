@@ -35,9 +35,18 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     to_file(&trace, &args.perfetto)
 }
 
-/// Writes beside the file and renames: what was there stays whole until the export is.
+/// Writes beside the file and renames: what was there stays whole until the export is. A device or a
+/// pipe is written to as it is; a rename would put a file in its place.
 pub(crate) fn to_file(trace: &Trace, path: &Path) -> Result<Exit> {
     let failed = |error: std::io::Error| Failure::at("cannot write", path, reason(&error));
+    if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+        let mut device = File::options().write(true).open(path).map_err(failed)?;
+        write(trace, &mut device).map_err(|error| match error {
+            Error::Read(error) => store_failure(error),
+            Error::Write(error) => failed(error),
+        })?;
+        return Ok(Exit::Done);
+    }
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);

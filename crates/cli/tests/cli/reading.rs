@@ -120,3 +120,22 @@ fn a_missing_stream_is_noticed() {
         "{ran:?}"
     );
 }
+
+/// `/dev/null`, above all: a rename over it would break the machine.
+#[test]
+fn an_export_to_what_is_no_file_writes_into_it() {
+    use std::os::unix::fs::FileTypeExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), |_| {});
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Open both ways, so that nobody waits for the other side, and large enough for it all.
+    let mut held = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    let ran = run(dir.path(), &["export", "--perfetto", "pipe", "t"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+    let mut first = [0; 1];
+    std::io::Read::read_exact(&mut held, &mut first).unwrap();
+    assert_eq!(first, [0x0a], "the first packet's tag");
+    assert!(!dir.path().join("pipe.partial").exists());
+}
