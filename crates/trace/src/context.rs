@@ -24,6 +24,7 @@ pub(crate) const DEPTH: u32 = 4;
 pub(crate) struct Context {
     depth: Cell<u32>,
     /// Events of bridges being built: values of the user's are formatted.
+    #[cfg(any(feature = "tracing", feature = "log"))]
     building: Cell<u32>,
     controlling: Cell<bool>,
     generation: Cell<u64>,
@@ -37,6 +38,7 @@ thread_local! {
     static CONTEXT: Context = const {
         Context {
             depth: Cell::new(0),
+            #[cfg(any(feature = "tracing", feature = "log"))]
             building: Cell::new(0),
             controlling: Cell::new(false),
             generation: Cell::new(0),
@@ -73,6 +75,7 @@ impl Context {
     }
 
     /// Begins to build a bridge's event, unless `most` are being built already.
+    #[cfg(any(feature = "tracing", feature = "log"))]
     #[inline(always)]
     pub(crate) fn begin_building(&self, most: u32) -> bool {
         let now = self.building.get();
@@ -83,6 +86,7 @@ impl Context {
     }
 
     /// Undoes [`begin_building`](Self::begin_building).
+    #[cfg(any(feature = "tracing", feature = "log"))]
     #[inline(always)]
     pub(crate) fn end_building(&self) {
         self.building.set(self.building.get().wrapping_sub(1));
