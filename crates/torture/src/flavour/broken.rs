@@ -6,7 +6,7 @@ use std::time::Duration;
 use owlet_rcu::{Cookie, Srcu};
 use owlet_sys::topology;
 
-use super::{Abilities, Cost, Flavour, Gp, Waits};
+use super::{Abilities, Cost, Flavour, Gp, Posted, Waits};
 
 /// Waits return at once.
 pub(crate) struct Busted;
@@ -93,6 +93,12 @@ macro_rules! broken_waits {
             }
 
             fn wait(&self, _: Cookie) {}
+
+            fn call(&self, _: bool, task: Posted) {
+                task();
+            }
+
+            fn barrier(&self) {}
 
             fn cost(&self) -> Cost {
                 Cost { grace_periods: PASSED.load(Ordering::Relaxed), ..Cost::default() }

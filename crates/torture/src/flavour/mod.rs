@@ -5,6 +5,7 @@
 //! table are wrong on purpose: a torture that does not catch them proves nothing.
 
 pub(crate) mod broken;
+pub(crate) mod quiescent;
 pub(crate) mod real;
 pub(crate) mod srcu;
 
@@ -19,6 +20,12 @@ use owlet_rcu::Cookie;
 pub(crate) enum Name {
     /// SRCU: per-CPU counters, no registration.
     Srcu,
+    /// QSBR: registered threads that say when they use nothing.
+    Qsbr,
+    /// Tasks: registered threads and their voluntary points.
+    Tasks,
+    /// Tasks-Trace: sections that may sleep, cheap when nested.
+    TasksTrace,
     /// Wrong on purpose: waits return at once.
     Busted,
     /// Wrong on purpose: waits visit every CPU, which does for readers that are never preempted.
@@ -27,7 +34,8 @@ pub(crate) enum Name {
 
 impl Name {
     /// Those that must hold.
-    pub(crate) const REAL: &'static [Self] = &[Self::Srcu];
+    pub(crate) const REAL: &'static [Self] =
+        &[Self::Srcu, Self::Qsbr, Self::Tasks, Self::TasksTrace];
 
     pub(crate) fn text(self) -> String {
         self.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
@@ -59,6 +67,8 @@ pub(crate) enum Gp {
     SeveralExp,
     /// `start_poll`, then `expedite_current`, then `wait`.
     Nudged,
+    /// `quiesce`: a grace period and a barrier.
+    Quiesce,
 }
 
 impl Gp {
@@ -75,6 +85,7 @@ impl Gp {
         Self::Several,
         Self::SeveralExp,
         Self::Nudged,
+        Self::Quiesce,
     ];
 }
 
@@ -94,6 +105,9 @@ pub(crate) struct Abilities {
 /// A section that another thread may end.
 pub(crate) type Movable = Box<dyn Send>;
 
+/// A callback.
+pub(crate) type Posted = Box<dyn FnOnce() + Send>;
+
 /// The readers' side of a flavour.
 pub(crate) trait Flavour: 'static {
     /// What a reader thread keeps from its first section to its last.
@@ -106,6 +120,13 @@ pub(crate) trait Flavour: 'static {
 
     /// Runs `body` in a section.
     fn section<R>(seat: &mut Self::Seat, body: impl FnOnce() -> R) -> R;
+
+    /// Runs `body` in so many sections, one after the other.
+    fn burst(seat: &mut Self::Seat, sections: u64, mut body: impl FnMut()) {
+        for _ in 0..sections {
+            Self::section(seat, &mut body);
+        }
+    }
 
     /// Runs `body` in a section inside whatever sections the thread is in, from any context. Only with
     /// [`Abilities::anywhere`].
@@ -149,6 +170,17 @@ pub(crate) trait Waits: Sync {
 
     /// Returns once the moment has passed.
     fn wait(&self, cookie: Cookie);
+
+    /// True if callbacks can be posted.
+    fn calls(&self) -> bool {
+        false
+    }
+
+    /// Has `task` called after a grace period.
+    fn call(&self, hurry: bool, task: Posted);
+
+    /// Returns once everything posted before has been called.
+    fn barrier(&self);
 
     /// For the verdict.
     fn cost(&self) -> Cost;

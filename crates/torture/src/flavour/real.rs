@@ -7,14 +7,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use owlet_rcu::{Cookie, Domain, Srcu, Synchronize};
+use owlet_rcu::{Cookie, Domain, Qsbr, Srcu, Synchronize, Tasks, TasksTrace};
 
-use super::{Cost, Gp, Waits};
+use super::{Cost, Gp, Posted, Waits};
 
 /// What domain types have by themselves and not through the trait.
 pub(crate) trait Inherent: Domain + 'static {
     /// `synchronize_async`.
     fn future(&self) -> Synchronize<'_>;
+    /// `call` or `call_hurry`.
+    fn post(&self, hurry: bool, task: Posted);
 }
 
 /// Implements it.
@@ -24,11 +26,15 @@ macro_rules! inherent {
             fn future(&self) -> Synchronize<'_> {
                 self.synchronize_async()
             }
+
+            fn post(&self, hurry: bool, task: Posted) {
+                if hurry { self.call_hurry(task) } else { self.call(task) }
+            }
         })*
     };
 }
 
-inherent!(Srcu);
+inherent!(Srcu, Qsbr, Tasks, TasksTrace);
 
 /// A domain with every way to wait.
 pub(crate) struct Real<D: 'static>(pub(crate) &'static D);
@@ -65,6 +71,7 @@ impl<D: Inherent> Waits for Real<D> {
                 domain.expedite_current();
                 domain.wait(cookie);
             }
+            Gp::Quiesce => domain.quiesce(),
         }
     }
 
@@ -78,6 +85,18 @@ impl<D: Inherent> Waits for Real<D> {
 
     fn wait(&self, cookie: Cookie) {
         self.0.wait(cookie);
+    }
+
+    fn calls(&self) -> bool {
+        true
+    }
+
+    fn call(&self, hurry: bool, task: Posted) {
+        self.0.post(hurry, task);
+    }
+
+    fn barrier(&self) {
+        self.0.barrier();
     }
 
     fn cost(&self) -> Cost {

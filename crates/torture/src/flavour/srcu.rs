@@ -1,6 +1,6 @@
-//! SRCU.
+//! SRCU and what is made of it.
 
-use owlet_rcu::Srcu;
+use owlet_rcu::{Srcu, TasksTrace};
 
 use super::real::Real;
 use super::{Abilities, Flavour, Movable, Waits};
@@ -38,5 +38,35 @@ impl Flavour for Fast {
 
     fn waits() -> &'static dyn Waits {
         &WAITS
+    }
+}
+
+static TRACE: TasksTrace = TasksTrace::named("torture-trace");
+static TRACE_WAITS: Real<TasksTrace> = Real(&TRACE);
+
+/// Tasks-Trace: nested sections count in a thread-local word.
+pub(crate) struct Trace;
+
+impl Flavour for Trace {
+    type Seat = ();
+    const ABILITIES: Abilities = Fast::ABILITIES;
+
+    fn sit() {}
+
+    #[inline(always)]
+    fn section<R>((): &mut (), body: impl FnOnce() -> R) -> R {
+        Self::section_anywhere(body)
+    }
+
+    #[inline(always)]
+    fn section_anywhere<R>(body: impl FnOnce() -> R) -> R {
+        let section = TRACE.read();
+        let result = body();
+        drop(section);
+        result
+    }
+
+    fn waits() -> &'static dyn Waits {
+        &TRACE_WAITS
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use clap::Args;
 use serde::Serialize;
 
-use crate::flavour::{Flavour, Name, broken, srcu};
+use crate::flavour::{Flavour, Name, broken, quiescent, srcu};
 use crate::rng::Rng;
 use tests::Test;
 
@@ -119,6 +119,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
     for flavour in flavours {
         outcomes.extend(match flavour {
             Name::Srcu => run_all::<srcu::Fast>(options, *flavour),
+            Name::Qsbr => run_all::<quiescent::Quiescent>(options, *flavour),
+            Name::Tasks => run_all::<quiescent::Voluntary>(options, *flavour),
+            Name::TasksTrace => run_all::<srcu::Trace>(options, *flavour),
             Name::Busted => run_all::<broken::Busted>(options, *flavour),
             Name::Trivial => run_all::<broken::Trivial>(options, *flavour),
         });

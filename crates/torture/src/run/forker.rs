@@ -3,9 +3,11 @@
 //! A child inherits counters in which threads it does not have are inside. It must not wait for
 //! them; and it must wait for the section the forking thread was in.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::world::{Count, Fault, go_on, judge, look_up};
+use super::world::{Count, Fault, go_on_seated, judge, look_up};
 use crate::flavour::{Flavour, Gp, Waits};
 use crate::rng::Rng;
 
@@ -15,7 +17,7 @@ const CHILD_SECONDS: u32 = 8;
 /// Forks until the end and judges the children.
 pub(super) fn fork_until_stop<F: Flavour>(mut rng: Rng) {
     let mut seat = F::sit();
-    while go_on() {
+    while go_on_seated::<F>(&mut seat) {
         let time = Duration::from_millis(20 + rng.below(30));
         F::rest(&mut seat, || std::thread::sleep(time));
         let inside = rng.below(2) == 0;
@@ -51,13 +53,27 @@ fn fork(child: impl FnOnce() -> bool) -> i32 {
 fn fork_outside<F: Flavour>(seat: &mut F::Seat) -> i32 {
     fork(|| {
         for how in F::waits().kinds() {
-            F::waits().pass(*how, &mut || Duration::from_micros(100));
+            pass::<F>(seat, *how);
         }
+        let called = !F::waits().calls() || calls_back::<F>(seat);
         // And the child's own sections are sections.
         let held = F::section(seat, || child_inside(F::waits()));
-        F::waits().pass(Gp::Sync, &mut || Duration::from_micros(100));
-        held
+        pass::<F>(seat, Gp::Sync);
+        held && called
     })
+}
+
+fn pass<F: Flavour>(seat: &mut F::Seat, how: Gp) {
+    F::rest(seat, || F::waits().pass(how, &mut || Duration::from_micros(100)));
+}
+
+/// BA-05: what the child posts is called, by the time a barrier returns.
+fn calls_back<F: Flavour>(seat: &mut F::Seat) -> bool {
+    let called = Arc::new(AtomicBool::new(false));
+    let flag = called.clone();
+    F::waits().call(false, Box::new(move || flag.store(true, Ordering::Relaxed)));
+    F::rest(seat, || F::waits().barrier());
+    called.load(Ordering::Relaxed)
 }
 
 /// The forking thread's own section, and nothing else, to wait for. Both processes run the closure: each
@@ -80,7 +96,7 @@ fn fork_inside<F: Flavour>(seat: &mut F::Seat) -> i32 {
         pid
     });
     if pid == 0 {
-        F::waits().pass(Gp::Sync, &mut || Duration::from_micros(100));
+        pass::<F>(seat, Gp::Sync);
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(0) };
     }

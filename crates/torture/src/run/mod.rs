@@ -10,6 +10,7 @@
 //!
 //! Each flavour runs in a process of its own (`supervise`), so that a crash is a verdict too.
 
+mod callbacks;
 mod delays;
 mod forker;
 mod readers;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use crate::flavour::{Flavour, Gp, Name, broken, srcu};
+use crate::flavour::{Flavour, Gp, Name, broken, quiescent, srcu};
 use crate::rng::Rng;
 use crate::seccomp::{self, Answer};
 use report::Report;
@@ -60,6 +61,9 @@ pub(crate) struct Options {
     /// Do not fork.
     #[arg(long)]
     no_fork: bool,
+    /// No barriers and no floods of callbacks.
+    #[arg(long)]
+    no_callbacks: bool,
     /// Do not send signals.
     #[arg(long)]
     no_signals: bool,
@@ -96,6 +100,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
     let _ = owlet_percpu::backend();
     let report = match flavour {
         Name::Srcu => torture::<srcu::Fast>(options)?,
+        Name::Qsbr => torture::<quiescent::Quiescent>(options)?,
+        Name::Tasks => torture::<quiescent::Voluntary>(options)?,
+        Name::TasksTrace => torture::<srcu::Trace>(options)?,
         Name::Busted => torture::<broken::Busted>(options)?,
         Name::Trivial => torture::<broken::Trivial>(options)?,
     };
@@ -118,7 +125,7 @@ fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
         } else {
             spawn_all::<F>(s, options);
         }
-        let stalled = watch(options)?;
+        let stalled = watch(options, F::waits().calls())?;
         if stalled || world::faulty() {
             // Stalled threads cannot be joined, and after a fault others may be in any state.
             let report = report::<F>(options, stalled);
@@ -130,6 +137,8 @@ fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
         anyhow::Ok(())
     })?;
     F::waits().pass(Gp::Sync, &mut || Duration::ZERO);
+    F::waits().barrier();
+    callbacks::check_all_called();
     Ok(report::<F>(options, false))
 }
 
@@ -171,6 +180,14 @@ fn spawn_all<'scope, F: Flavour>(s: &'scope Scope<'scope, '_>, options: &Options
             writers::Writer { waits: F::waits(), kinds: kinds.clone(), cookies, rng: rng() };
         s.spawn(move || writer.update_until_stop());
     }
+    if F::waits().calls() && !options.no_callbacks {
+        for _ in 0..2 {
+            let rng = rng();
+            s.spawn(move || callbacks::barrier_until_stop(F::waits(), rng));
+        }
+        let rng = rng();
+        s.spawn(move || callbacks::flood_until_stop(F::waits(), rng));
+    }
     let (churn_rng, move_rng, kill_rng, fork_rng) = (rng(), rng(), rng(), rng());
     s.spawn(move || readers::churn_until_stop::<F>(churn_rng));
     s.spawn(move || shaker::migrate_until_stop(move_rng));
@@ -184,13 +201,18 @@ fn spawn_all<'scope, F: Flavour>(s: &'scope Scope<'scope, '_>, options: &Options
 }
 
 /// Watches over the run; true if it stalled.
-fn watch(options: &Options) -> anyhow::Result<bool> {
+fn watch(options: &Options, calls: bool) -> anyhow::Result<bool> {
     let mut filter = options.late_filter;
     let begun = Instant::now();
     let length = Duration::from_secs(options.seconds.max(1));
-    let (mut last, mut looks) = (Count::Updates.get(), 0);
+    // Everybody's own progress: updates, and barriers if there are any.
+    let progress = || {
+        let all = [Count::Updates.get(), Count::Barriers.get(), Count::Floods.get()];
+        if options.sprint || options.no_callbacks || !calls { [all[0]; 3] } else { all }
+    };
+    let (mut last, mut looks) = (progress(), [0; 3]);
     let mut phase = 0;
-    while begun.elapsed() < length || looks > 50 {
+    while begun.elapsed() < length || looks.iter().any(|n| *n > 50) {
         std::thread::sleep(Duration::from_millis(20));
         if begun.elapsed() >= length / 2
             && let Some(answer) = filter.take()
@@ -204,9 +226,10 @@ fn watch(options: &Options) -> anyhow::Result<bool> {
             Count::Pauses.note();
         }
         world::PAUSE.store(pause, Ordering::Relaxed);
-        looks = if pause || Count::Updates.get() != last { 0 } else { looks + 1 };
-        last = Count::Updates.get();
-        if looks > STALL_LOOKS {
+        let now = progress();
+        looks = std::array::from_fn(|i| if pause || now[i] != last[i] { 0 } else { looks[i] + 1 });
+        last = now;
+        if looks.iter().any(|n| *n > STALL_LOOKS) {
             return Ok(true);
         }
         if world::faulty() {

@@ -5,7 +5,7 @@ use std::thread::Scope;
 use std::time::Duration;
 
 use super::world::{
-    Count, Element, Fault, cross_check, find, go_on, judge, leave, look_up, stopped,
+    Count, Element, Fault, cross_check, find, go_on, go_on_seated, judge, leave, look_up, stopped,
 };
 use super::{delays, shaker};
 use crate::flavour::{Flavour, Movable};
@@ -52,7 +52,7 @@ impl Reader {
         }
         let _registered = shaker::Registered::new();
         let mut seat = F::sit();
-        while go_on() {
+        while go_on_seated::<F>(&mut seat) {
             for _ in 0..64 {
                 self.read_once::<F>(&mut seat);
             }
@@ -67,7 +67,11 @@ impl Reader {
         let cell = self.rng.next();
         let me = self.seat;
         match self.rng.below(1000) {
-            0..850 => plain::<F>(seat, me, cell, self.rng.below(20)),
+            0..650 => plain::<F>(seat, me, cell, self.rng.below(20)),
+            650..850 => {
+                let spins = self.rng.below(40);
+                F::burst(seat, cell % 12, || one(me, cell, spins));
+            }
             850..910 if F::ABILITIES.nest => nested::<F>(seat, cell),
             910..940 if F::ABILITIES.cookies => with_cookie::<F>(seat, me, cell),
             940..960 => cross_check(),
@@ -91,18 +95,21 @@ impl Reader {
 
 #[inline]
 fn plain<F: Flavour>(seat: &mut F::Seat, me: usize, cell: u64, spins: u64) {
-    F::section(seat, || {
-        let element = look_up(cell);
-        find(me, element);
-        for _ in 0..spins {
-            std::hint::spin_loop();
-        }
-        if delays::is_straggler() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        judge(element);
-        leave(me, element);
-    });
+    F::section(seat, || one(me, cell, spins));
+}
+
+#[inline]
+fn one(me: usize, cell: u64, spins: u64) {
+    let element = look_up(cell);
+    find(me, element);
+    for _ in 0..spins {
+        std::hint::spin_loop();
+    }
+    if delays::is_straggler() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    judge(element);
+    leave(me, element);
 }
 
 fn held<F: Flavour>(seat: &mut F::Seat, me: usize, cell: u64, hold: impl FnOnce()) {

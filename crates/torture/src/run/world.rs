@@ -15,6 +15,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::flavour::Flavour;
+
 /// Places where elements are published.
 pub(super) const CELLS: usize = 4;
 /// Ages told apart.
@@ -62,6 +64,16 @@ pub(super) fn stopped() -> bool {
 pub(super) fn go_on() -> bool {
     while PAUSE.load(Ordering::Relaxed) && !stopped() {
         std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    !stopped()
+}
+
+/// [`go_on`] for a thread with a seat, which rests meanwhile.
+pub(super) fn go_on_seated<F: Flavour>(seat: &mut F::Seat) -> bool {
+    if PAUSE.load(Ordering::Relaxed) {
+        F::rest(seat, || {
+            go_on();
+        });
     }
     !stopped()
 }
@@ -116,7 +128,7 @@ counters! {
     Count, COUNTS:
     Updates "updates", Cookies "cookies", Orders "orders", Forks "forks", Signals "signals",
     Threads "threads", Moved "moved", Pauses "pauses", Delays "delays", Callbacks "callbacks",
-    Barriers "barriers", Floods "floods",
+    Barriers "barriers", Floods "floods", Laundered "laundered",
 }
 
 /// True once anything has gone wrong.

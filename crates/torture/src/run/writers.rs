@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use owlet_rcu::Cookie;
 
-use super::shaker;
 use super::world::{Count, Element, Fault, go_on, grow_older, poison_and_free, replace, stopped};
+use super::{callbacks, shaker};
 use crate::flavour::{Gp, Waits};
 use crate::rng::Rng;
 
@@ -33,6 +33,11 @@ impl Writer {
                 std::thread::sleep(Duration::from_micros(self.rng.below(1500)));
             }
             let old = replace(self.rng.next(), Element::new());
+            if self.waits.calls() && self.rng.below(4) == 0 {
+                callbacks::free_later(self.waits, self.rng.below(2) == 0, old);
+                Count::Updates.note();
+                continue;
+            }
             if self.cookies {
                 self.wait_with_cookies(&mut recent);
             } else {
