@@ -18,7 +18,6 @@ use owlet_sys::memory::Mapping;
 use owlet_sys::{Result, SysError};
 
 use crate::arch::{portable, rseq};
-use crate::backend::current_cpu_slow;
 
 /// Bytes of a slot.
 pub const SLOT_SIZE: usize = 128;
@@ -132,7 +131,7 @@ impl Slots {
     #[inline(always)]
     pub unsafe fn increment_at<const DISP: usize>(at: NonNull<u8>) {
         // SAFETY: as in `add`, by the caller's word.
-        if !unsafe { rseq::add::<DISP>(at.as_ptr(), 1) } {
+        if !unsafe { rseq::increment::<DISP>(at.as_ptr()) } {
             // SAFETY: the caller's.
             unsafe { add_atomic_slow(at.as_ptr().wrapping_add(DISP).cast(), 1) };
         }
@@ -201,7 +200,7 @@ unsafe fn increment_slow(word: *mut u64, index: &AtomicU32, expected: u32) -> En
 
 /// The same word in the slot of the present CPU.
 fn word_here(word: *mut u64) -> *mut u64 {
-    word.wrapping_add(current_cpu_slow(crate::cpus()) * SLOT_WORDS)
+    word.wrapping_add(crate::current_cpu() * SLOT_WORDS)
 }
 
 const SLOT_WORDS: usize = SLOT_SIZE / size_of::<u64>();

@@ -30,12 +30,15 @@ pub(crate) use far::{down as far_down, up as far_up};
 pub(crate) use foreign::{exact, note as note_foreign};
 
 /// Domains whose counts are in the thread-local area.
-pub(crate) const BUCKETS: u32 = 32;
+pub(crate) const BUCKETS: u32 = 64;
 /// Bytes of a near domain's counts: begun and ended, for each of two ranks.
 const BUCKET: u32 = 16;
 const CELLS: usize = (BUCKETS * BUCKET) as usize / size_of::<u32>();
 
-/// The bit of an index that is the rank.
+/// Indices, which are SRCU's tokens, are below this.
+pub(crate) const TOKENS: u32 = BUCKETS * BUCKET;
+
+/// The bit of an index that is the rank. Indices are multiples of it.
 pub(crate) const RANK: u32 = 8;
 
 /// The index of domain number `id` with rank 0. The byte in the thread-local area where the sections
@@ -76,9 +79,9 @@ static SURVIVOR: AtomicU64 = AtomicU64::new(0);
 /// # Safety
 /// `at` is the index of a near domain, plus 0 or 4.
 #[inline(always)]
-unsafe fn bump(marks: &Marks, at: u32) {
+unsafe fn bump(marks: &Marks, at: usize) {
     // SAFETY: inside the array (caller).
-    let cell = unsafe { marks.near.as_ptr().byte_add(at as usize) };
+    let cell = unsafe { marks.near.as_ptr().byte_add(at) };
     // SAFETY: a cell of this thread.
     let cell = unsafe { &*cell };
     cell.set(cell.get().wrapping_add(1));
@@ -91,7 +94,7 @@ unsafe fn bump(marks: &Marks, at: u32) {
 #[inline(always)]
 pub(crate) unsafe fn up(index: u32) {
     // SAFETY: the caller's.
-    MARKS.with(|marks| unsafe { bump(marks, index) });
+    MARKS.with(|marks| unsafe { bump(marks, index as usize) });
 }
 
 /// After an exit.
@@ -101,7 +104,7 @@ pub(crate) unsafe fn up(index: u32) {
 #[inline(always)]
 pub(crate) unsafe fn down(index: u32) {
     // SAFETY: the caller's; the sections ended are behind those begun.
-    MARKS.with(|marks| unsafe { bump(marks, index + 4) });
+    MARKS.with(|marks| unsafe { bump(marks, index as usize + 4) });
 }
 
 /// Sections of this thread in domain number `id`, in the rank of `index` (an upper bound).

@@ -15,7 +15,7 @@ use owlet_sys::clock::monotonic_coarse_ns;
 use owlet_sys::memory::Mapping;
 use owlet_sys::{fork, process};
 
-use crate::engine::Holder;
+use crate::engine::{Engine, Holder};
 use crate::held;
 
 /// True if sections are recorded.
@@ -45,32 +45,33 @@ thread_local! {
     static MINE: AtomicPtr<Record> = const { AtomicPtr::new(core::ptr::null_mut()) };
 }
 
-/// The calling thread enters a section of the domain of engine number `engine`.
+/// The calling thread enters a section of the domain.
 #[inline(always)]
-pub(crate) fn enter(engine: u32) {
+pub(crate) fn enter(domain: &Engine) {
     if ON {
-        enter_slow(engine);
+        enter_slow(domain.id());
     }
 }
 
 /// The calling thread leaves one that it entered.
 #[inline(always)]
-pub(crate) fn leave(engine: u32) {
+pub(crate) fn leave(domain: &Engine) {
     if ON && let Some(record) = mine() {
-        record.leave(engine);
+        record.leave(domain.id());
     }
 }
 
 /// One that the thread `serial` entered is left by another.
 #[inline(always)]
-pub(crate) fn leave_elsewhere(engine: u32, serial: u64) {
+pub(crate) fn leave_elsewhere(domain: &Engine, serial: u64) {
     if ON && let Some(record) = all().find(|r| r.serial.load(Ordering::Relaxed) == serial) {
-        record.leave(engine);
+        record.leave(domain.id());
     }
 }
 
 /// Who is inside, as far as is recorded.
-pub(crate) fn holders(engine: u32, out: &mut Vec<Holder>) {
+pub(crate) fn holders(domain: &Engine, out: &mut Vec<Holder>) {
+    let engine = domain.id();
     let generation = fork::generation();
     let now = monotonic_coarse_ns();
     for record in all().filter(|r| r.generation.load(Ordering::Relaxed) == generation) {

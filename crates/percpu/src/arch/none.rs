@@ -10,6 +10,12 @@ pub(crate) unsafe fn add<const DISP: usize>(_: *mut u8, _: u64) -> bool {
 
 /// As on machines that have it; never commits.
 #[inline(always)]
+pub(crate) unsafe fn increment<const DISP: usize>(_: *mut u8) -> bool {
+    false
+}
+
+/// As on machines that have it; never commits.
+#[inline(always)]
 pub(crate) unsafe fn increment_if<const DISP: usize>(_: *mut u8, _: &AtomicU32, _: u32) -> bool {
     false
 }

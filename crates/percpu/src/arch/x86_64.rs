@@ -73,6 +73,49 @@ pub(crate) unsafe fn add<const DISP: usize>(at: *mut u8, n: u64) -> bool {
     true
 }
 
+/// `*(at + DISP + cpu * 128) += 1` in one sequence; otherwise as [`add`].
+///
+/// # Safety
+/// As [`add`].
+#[inline(always)]
+pub(crate) unsafe fn increment<const DISP: usize>(at: *mut u8) -> bool {
+    // SAFETY: as in `add`.
+    unsafe {
+        asm!(
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "77: .long 0, 0",
+            ".quad 2f, 3f - 2f, 4f",
+            ".popsection",
+            "mov {ro}, qword ptr [rip + {hot}]",
+            "test {ro}, {ro}",
+            "je {out}",
+            "22: lea {t}, [rip + 77b]",
+            "mov qword ptr fs:[{ro} + 8], {t}",
+            "2: mov {t:e}, dword ptr fs:[{ro} + 4]",
+            "cmp {t:e}, dword ptr [rip + {hot} + {cpus_at}]",
+            "jae {out}",
+            "shl {t}, 7",
+            "inc qword ptr [{word} + {t} + {disp}]",
+            "3:",
+            ".pushsection .text.unlikely, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "4: jmp 22b",
+            ".popsection",
+            t = out(reg) _,
+            ro = out(reg) _,
+            hot = sym HOT,
+            cpus_at = const HOT_CPUS_AT,
+            disp = const DISP,
+            word = in(reg) at,
+            out = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}
+
 /// `*(at + DISP + cpu * 128) += 1` in one sequence, provided `*index == expected` in the same sequence.
 /// False, with nothing stored, if it is not, or as for [`add`].
 ///

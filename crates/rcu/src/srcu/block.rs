@@ -83,6 +83,63 @@ pub(super) const TO_EXITS: usize = 16;
 static HEAD: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
+/// What a domain and its guards keep of a block: its address, with [`FAR`] if readers do not take the
+/// short way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tagged(NonNull<Block>);
+
+/// The domain's counts are not in the thread-local area, or it is a fenced one. No address in user
+/// space has this bit.
+const FAR: usize = 1 << (usize::BITS - 1);
+
+// SAFETY: blocks consist of atomics and are never unmapped (invariant 1).
+unsafe impl Send for Tagged {}
+// SAFETY: as for Send.
+unsafe impl Sync for Tagged {}
+
+impl Tagged {
+    /// What [`Tagged::as_ptr`] gave, or `None` for null.
+    ///
+    /// # Safety
+    /// `at` is null or came from there.
+    #[inline(always)]
+    pub(super) unsafe fn from_ptr(at: *mut Block) -> Option<Self> {
+        NonNull::new(at).map(Self)
+    }
+
+    /// The block behind a pointer, if there is one and its readers take the short way: one comparison.
+    ///
+    /// # Safety
+    /// As [`Tagged::from_ptr`].
+    #[inline(always)]
+    pub(super) unsafe fn near_at(at: *mut Block) -> Option<(Self, BlockRef)> {
+        if at.addr().cast_signed() <= 0 {
+            return None;
+        }
+        // SAFETY: not null, as was just seen.
+        let at = unsafe { NonNull::new_unchecked(at) };
+        Some((Self(at), BlockRef(at)))
+    }
+
+    pub(super) fn as_ptr(self) -> *mut Block {
+        self.0.as_ptr()
+    }
+
+    /// The block, if its readers take the short way.
+    #[inline(always)]
+    pub(super) fn near(self) -> Option<BlockRef> {
+        (self.0.addr().get().cast_signed() > 0).then_some(BlockRef(self.0))
+    }
+
+    /// The block.
+    #[inline(always)]
+    pub(super) fn block(self) -> BlockRef {
+        let at = self.0.as_ptr().map_addr(|at| at & !FAR);
+        // SAFETY: the address of a block, with or without FAR, which is not null.
+        BlockRef(unsafe { NonNull::new_unchecked(at) })
+    }
+}
+
 /// A block and what follows it: the pointer may be used for the slots, a reference could not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockRef(NonNull<Block>);
@@ -112,18 +169,15 @@ impl BlockRef {
         NonNull::new(at).map(Self)
     }
 
-    /// The block behind a pointer that is known not to be null.
-    ///
-    /// # Safety
-    /// `at` came from [`BlockRef::as_ptr`].
-    #[inline(always)]
-    pub(super) unsafe fn from_ptr_unchecked(at: *mut Block) -> Self {
-        // SAFETY: the caller's; `as_ptr` gives no null.
-        Self(unsafe { NonNull::new_unchecked(at) })
-    }
-
     pub(super) fn as_ptr(self) -> *mut Block {
         self.0.as_ptr()
+    }
+
+    /// What the block's domain keeps.
+    pub(super) fn tagged(self) -> Tagged {
+        let near = held::is_near(self.id.load(Ordering::Relaxed)) && !self.is_fenced();
+        let far = if near { 0 } else { FAR };
+        Tagged(self.0.map_addr(|at| at | far))
     }
 
     /// The address of the entries' word of the rank of an index in the first slot, less [`HEADER`].
@@ -132,11 +186,6 @@ impl BlockRef {
         let offset = (index & held::RANK) as usize;
         // SAFETY: inside the block.
         unsafe { self.0.cast::<u8>().add(offset) }
-    }
-
-    /// True if readers take the short way: counts in the thread-local area, restartable sequences.
-    pub(super) fn is_near(self) -> bool {
-        held::is_near(self.id.load(Ordering::Relaxed)) && !self.is_fenced()
     }
 
     /// The domain's grace periods.
@@ -206,14 +255,14 @@ impl BlockRef {
     #[inline(always)]
     pub(super) fn note_entry(self) {
         check::enter(&self.engine);
-        sections::enter(self.engine.id());
+        sections::enter(&self.engine);
     }
 
     /// The end of a section of this thread.
     #[inline(always)]
     pub(super) fn note_exit(self) {
         check::leave(&self.engine);
-        sections::leave(self.engine.id());
+        sections::leave(&self.engine);
     }
 
     /// Gives the block of a dropped domain back. If the domain is still in use (a section that was

@@ -36,7 +36,7 @@ impl Flavour for Handle {
 
     fn holders(&self, out: &mut Vec<Holder>) {
         if let Some(block) = self.block() {
-            sections::holders(block.engine.id(), out);
+            sections::holders(&block.engine, out);
         }
     }
 

@@ -36,7 +36,7 @@ use owlet_percpu::{Entered, Slots};
 
 pub use classic::{ClassicGuard, ClassicSrcu, after_lock_fence, after_unlock_fence};
 
-use block::{Block, BlockRef, HEADER, TO_EXITS, entries};
+use block::{Block, BlockRef, HEADER, TO_EXITS, Tagged, entries};
 
 use crate::check;
 use crate::domain::{Domain, inherent_domain, sealed};
@@ -94,15 +94,11 @@ pub struct Srcu {
 /// A section of a domain, ended when dropped, on whatever thread.
 #[must_use = "the section ends when this is dropped"]
 pub struct SrcuGuard<'a> {
-    srcu: &'a Srcu,
+    at: Tagged,
     token: u32,
     taker: u64,
-    _not_copied: PhantomData<&'a mut ()>,
+    _srcu: PhantomData<&'a Srcu>,
 }
-
-/// Bit of [`Srcu::block`]: readers take the slow path, because the domain's counts are not in the
-/// thread-local area, or because it is a fenced one. No address in user space has it.
-const FAR: usize = 1 << (usize::BITS - 1);
 
 impl Srcu {
     /// A domain without readers.
@@ -137,7 +133,8 @@ impl Srcu {
     #[inline]
     pub fn read(&self) -> SrcuGuard<'_> {
         let taker = held::serial();
-        SrcuGuard { srcu: self, token: self.read_lock(), taker, _not_copied: PhantomData }
+        let (at, token) = self.enter();
+        SrcuGuard { at, token, taker, _srcu: PhantomData }
     }
 
     /// Enters a section and returns the token that ends it, for code that cannot keep a guard.
@@ -147,7 +144,15 @@ impl Srcu {
     #[inline]
     #[must_use]
     pub fn read_lock(&self) -> u32 {
-        let Some(block) = self.near() else { return self.read_lock_slow() };
+        self.enter().1
+    }
+
+    #[inline(always)]
+    fn enter(&self) -> (Tagged, u32) {
+        // Acquire: as in tagged().
+        let at = self.block.load(Ordering::Acquire);
+        // SAFETY: null, or what block_slow() stored.
+        let Some((at, block)) = (unsafe { Tagged::near_at(at) }) else { return self.enter_slow() };
         let index = block.index.load(Ordering::Relaxed);
         // SAFETY: the index of a near block.
         unsafe { held::up(index) };
@@ -161,9 +166,9 @@ impl Srcu {
         match entered {
             Entered::Sequence | Entered::Atomic => {
                 block.note_entry();
-                index
+                (at, index)
             }
-            Entered::Moved => self.read_lock_moved(index),
+            Entered::Moved => self.enter_moved(index),
         }
     }
 
@@ -174,52 +179,42 @@ impl Srcu {
     /// one is the forked copy of), and has not been given back.
     #[inline]
     pub unsafe fn read_unlock(&self, token: u32) {
-        let Some(block) = self.near() else { return self.read_unlock_slow(token) };
-        block.note_exit();
-        // [R2] pairs with [F] and [H]: release. Orders the section's accesses before the exit.
-        // SAFETY: tokens are indices of the block, whose words these are.
-        unsafe { Slots::increment_at::<{ HEADER + TO_EXITS }>(block.at(token)) };
-        // SAFETY: the index of a near block.
-        unsafe { held::down(token) };
+        if let Some(at) = self.tagged() {
+            leave(at, token);
+        }
     }
 
-    /// The block, if its readers take the short way.
     #[inline(always)]
-    fn near(&self) -> Option<BlockRef> {
+    fn tagged(&self) -> Option<Tagged> {
         // Acquire: pairs with the release in block_slow(); the header is initialised.
         let at = self.block.load(Ordering::Acquire);
-        if at.addr().cast_signed() <= 0 {
-            return None;
-        }
-        // SAFETY: not null, and without FAR it is what block_slow() stored.
-        Some(unsafe { BlockRef::from_ptr_unchecked(at) })
+        // SAFETY: null, or what block_slow() stored.
+        unsafe { Tagged::from_ptr(at) }
     }
 
     #[inline(always)]
     fn block(&self) -> Option<BlockRef> {
-        // Acquire: as in near().
-        let at = self.block.load(Ordering::Acquire).map_addr(|at| at & !FAR);
-        // SAFETY: null, or what block_slow() stored.
-        unsafe { BlockRef::from_ptr(at) }
+        self.tagged().map(Tagged::block)
     }
 
     /// The index moved between the look and the sequence: take the mark back and try again.
     #[cold]
     #[inline(never)]
-    fn read_lock_moved(&self, index: u32) -> u32 {
+    fn enter_moved(&self, index: u32) -> (Tagged, u32) {
         // SAFETY: the index of a near block.
         unsafe { held::down(index) };
-        self.read_lock()
+        self.enter()
     }
 
     /// The first section of a domain, and those of far or fenced ones.
     #[cold]
     #[inline(never)]
-    fn read_lock_slow(&self) -> u32 {
+    fn enter_slow(&self) -> (Tagged, u32) {
         // Decides the backend, if nobody has.
         let block = self.block_slow();
-        if block.is_near() {
-            return self.read_lock();
+        let at = block.tagged();
+        if at.near().is_some() {
+            return self.enter();
         }
         loop {
             let index = block.index.load(Ordering::Relaxed);
@@ -231,25 +226,15 @@ impl Srcu {
                 slots.add_atomic(entries(index), 1);
                 Entered::Atomic
             } else {
-                // [R0], [R1] as in read_lock().
+                // [R0], [R1] as in enter().
                 slots.increment_if(entries(index), &block.index, index)
             };
             if entered != Entered::Moved {
                 block.note_entry();
-                return index;
+                return (at, index);
             }
             block.mark_down(index);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn read_unlock_slow(&self, token: u32) {
-        // A token was given out, so there is a block.
-        let Some(block) = self.block() else { return };
-        block.note_exit();
-        block.count_exit(token);
-        block.mark_down(token);
     }
 
     #[cold]
@@ -260,8 +245,7 @@ impl Srcu {
         }
         let mine = block::claim(self.name, self.fenced);
         let null = core::ptr::null_mut();
-        let far = if mine.is_near() { 0 } else { FAR };
-        let at = mine.as_ptr().map_addr(|at| at | far);
+        let at = mine.tagged().as_ptr();
         let stored = self.block.compare_exchange(null, at, Ordering::AcqRel, Ordering::Acquire);
         match stored {
             Ok(_) => mine,
@@ -309,6 +293,7 @@ impl fmt::Debug for Srcu {
 #[must_use = "the section ends only when a guard is made of this again"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawSection {
+    at: Tagged,
     token: u32,
     taker: u64,
 }
@@ -317,7 +302,7 @@ impl<'a> SrcuGuard<'a> {
     /// Lets go of the guard without ending the section: to be kept in a place without lifetimes.
     pub fn into_raw(self) -> RawSection {
         let guard = core::mem::ManuallyDrop::new(self);
-        RawSection { token: guard.token, taker: guard.taker }
+        RawSection { at: guard.at, token: guard.token, taker: guard.taker }
     }
 
     /// The guard again, on any thread.
@@ -325,8 +310,9 @@ impl<'a> SrcuGuard<'a> {
     /// # Safety
     /// `section` came from [`SrcuGuard::into_raw`] of a guard of `srcu` and is used once.
     pub unsafe fn from_raw(srcu: &'a Srcu, section: RawSection) -> Self {
-        let RawSection { token, taker } = section;
-        Self { srcu, token, taker, _not_copied: PhantomData }
+        debug_assert_eq!(srcu.tagged(), Some(section.at), "a section of another domain");
+        let RawSection { at, token, taker } = section;
+        Self { at, token, taker, _srcu: PhantomData }
     }
 }
 
@@ -334,27 +320,46 @@ impl Drop for SrcuGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if held::is_mine(self.taker) {
-            // SAFETY: the token of this domain was taken by this thread, given back once.
-            unsafe { self.srcu.read_unlock(self.token) };
+            leave(self.at, self.token);
         } else {
-            drop_foreign(self.srcu, self.token, self.taker);
+            leave_foreign(self.at, self.token, self.taker);
         }
     }
+}
+
+/// The end of a section that this thread began.
+#[inline(always)]
+fn leave(at: Tagged, token: u32) {
+    let Some(block) = at.near() else { return leave_far(at, token) };
+    block.note_exit();
+    // [R2] pairs with [F] and [H]: release. Orders the section's accesses before the exit.
+    // SAFETY: tokens are indices of the block, whose words these are.
+    unsafe { Slots::increment_at::<{ HEADER + TO_EXITS }>(block.at(token)) };
+    // SAFETY: the index of a near block.
+    unsafe { held::down(token) };
+}
+
+#[cold]
+#[inline(never)]
+fn leave_far(at: Tagged, token: u32) {
+    let block = at.block();
+    block.note_exit();
+    block.count_exit(token);
+    block.mark_down(token);
 }
 
 /// The end of a section that another thread, `taker`, began. (By value: a guard stays in registers.)
 #[cold]
 #[inline(never)]
-fn drop_foreign(srcu: &Srcu, token: u32, taker: u64) {
+fn leave_foreign(at: Tagged, token: u32, taker: u64) {
     if held::stayed_behind(taker) {
         return;
     }
-    if let Some(block) = srcu.block() {
-        held::note_foreign(taker, block.id.load(Ordering::Relaxed), token & held::RANK);
-        block.count_exit(token);
-        check::leave_elsewhere(&block.engine);
-        sections::leave_elsewhere(block.engine.id(), taker);
-    }
+    let block = at.block();
+    held::note_foreign(taker, block.id.load(Ordering::Relaxed), token & held::RANK);
+    block.count_exit(token);
+    check::leave_elsewhere(&block.engine);
+    sections::leave_elsewhere(&block.engine, taker);
 }
 
 impl fmt::Debug for SrcuGuard<'_> {

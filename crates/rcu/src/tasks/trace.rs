@@ -21,6 +21,7 @@ use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use crate::domain::{Domain, inherent_domain, sealed};
 use crate::engine::EngineRef;
+use crate::held;
 use crate::srcu::Srcu;
 
 /// A Tasks-Trace domain: sleepable, nestable sections that stay on their thread.
@@ -74,12 +75,15 @@ thread_local! {
 const DEPTH_BITS: u32 = 24;
 const DEPTH_MAX: u64 = (1 << DEPTH_BITS) - 1;
 
+// Tokens are multiples of RANK.
+const _: () = assert!(held::TOKENS / held::RANK <= 256);
+
 fn pack(id: u32, token: u32) -> u64 {
-    u64::from(id) << 32 | u64::from(token & 0xff) << DEPTH_BITS | 1
+    u64::from(id) << 32 | u64::from(token / held::RANK & 0xff) << DEPTH_BITS | 1
 }
 
 fn token(word: u64) -> u32 {
-    ((word >> DEPTH_BITS) & 0xff) as u32
+    ((word >> DEPTH_BITS) & 0xff) as u32 * held::RANK
 }
 
 /// The place of the calling thread's word.
