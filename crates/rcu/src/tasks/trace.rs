@@ -79,7 +79,7 @@ const DEPTH_MAX: u64 = (1 << DEPTH_BITS) - 1;
 const _: () = assert!(held::TOKENS / held::RANK <= 256);
 
 fn pack(id: u32, token: u32) -> u64 {
-    u64::from(id) << 32 | u64::from(token / held::RANK & 0xff) << DEPTH_BITS | 1
+    u64::from(id) << 32 | u64::from((token / held::RANK) & 0xff) << DEPTH_BITS | 1
 }
 
 fn token(word: u64) -> u32 {
