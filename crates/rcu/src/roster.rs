@@ -209,10 +209,10 @@ impl Flavour for Roster {
         }
     }
 
-    fn patience(&self, queued: u64) -> Duration {
+    fn patience(&self, gather: bool) -> Duration {
         let pause = self.pause_left();
         let window = self.tuning.window.load(Ordering::Relaxed);
-        if window == 0 || queued >= self.tuning.urgent_at.load(Ordering::Relaxed) {
+        if window == 0 || !gather {
             return Duration::from_nanos(pause);
         }
         let now = monotonic_ns();
@@ -223,7 +223,15 @@ impl Flavour for Roster {
             }
             since => since,
         };
-        Duration::from_nanos((since + window).saturating_sub(now).max(pause))
+        Duration::from_nanos(since.saturating_add(window).saturating_sub(now).max(pause))
+    }
+
+    fn gathering(&self) -> Option<(u64, u64)> {
+        let window = self.tuning.window.load(Ordering::Relaxed);
+        let urgent_at = self.tuning.urgent_at.load(Ordering::Relaxed);
+        // Callbacks are counted by CPU: at the latest when there are so many in all.
+        let each = urgent_at / owlet_percpu::cpus() as u64;
+        (self.kind() == Kind::Tasks).then_some((window, each.max(1)))
     }
 
     fn is_inside(&self) -> bool {

@@ -71,8 +71,9 @@ impl Periods for EngineRef {
     }
 
     fn policy(&self) -> Policy {
-        let window_ns = WINDOW_NS.load(Ordering::Relaxed);
-        Policy { window_ns, many: MANY, bytes: BYTES, turn: TURN }
+        let (window_ns, many) =
+            self.flavour().gathering().unwrap_or((WINDOW_NS.load(Ordering::Relaxed), MANY));
+        Policy { window_ns, many, bytes: BYTES, turn: TURN }
     }
 }
 
@@ -84,7 +85,8 @@ pub(crate) fn serve(engine: EngineRef) -> Option<Need> {
     }
     let now = owlet_sys::clock::monotonic_ns();
     let need = queue.advance(&engine, &Futex::default(), held::identity(), now);
-    let patience = engine.flavour().patience(queue.stats().pending());
+    // What has been collected has had its time to gather.
+    let patience = engine.flavour().patience(false);
     let within = if need.urgent || need.pressure { Duration::ZERO } else { patience };
     let (expedited, again) = (need.pressure, need.again);
     let collected =

@@ -77,11 +77,17 @@ pub(crate) trait Flavour: Sync {
         Aside::default()
     }
 
-    /// How long the worker may put off a grace period that nobody waits for and that has `queued`
-    /// callbacks to serve. Asked again and again until one begins.
-    fn patience(&self, queued: u64) -> Duration {
-        let _ = queued;
+    /// How long the worker may put off a grace period that nobody waits for; with `gather`, also to
+    /// let others join. Asked again and again until one begins.
+    fn patience(&self, gather: bool) -> Duration {
+        let _ = gather;
         Duration::ZERO
+    }
+
+    /// How long callbacks may gather (ns), and with how many on one CPU they do no longer, if the
+    /// flavour has a say.
+    fn gathering(&self) -> Option<(u64, u64)> {
+        None
     }
 
     /// In a forked child, on its first thread; `alone` if that is still the only one. Sections and

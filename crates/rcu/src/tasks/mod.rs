@@ -79,7 +79,8 @@ pub struct Tasks {
 pub struct Tuning {
     /// How long a grace period that nobody waits for is put off, so that others can share it.
     pub window: Duration,
-    /// With so many callbacks waiting it is no longer put off.
+    /// With so many callbacks waiting it is no longer put off. (They are counted by CPU: the number
+    /// divided by that of the CPUs is enough on one of them.)
     pub urgent_at: u64,
     /// The least time between two grace periods; the expedited ones do without.
     pub pause: Duration,

@@ -51,7 +51,7 @@ fn cookies(engine: EngineRef) -> Option<Need> {
     let cookie = engine.wanted();
     (!engine.poll(cookie)).then(|| {
         let expedited = engine.hurried();
-        let within = if expedited { Duration::ZERO } else { engine.flavour().patience(0) };
+        let within = if expedited { Duration::ZERO } else { engine.flavour().patience(true) };
         Need { cookie, within, expedited, again: false }
     })
 }

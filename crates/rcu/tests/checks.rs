@@ -1,0 +1,160 @@
+//! GP-09: waits that could never end are found out, in builds with the checks.
+#![cfg(any(debug_assertions, feature = "checks"))]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use owlet_rcu::check::{self, Lock};
+use owlet_rcu::{Qsbr, Srcu, Tasks, TasksTrace, wait_all};
+
+fn panics<T>(f: impl FnOnce() -> T) -> bool {
+    catch_unwind(AssertUnwindSafe(f)).is_err()
+}
+
+#[test]
+fn gp_09_waiting_inside_the_own_section_is_caught() {
+    let qsbr = Qsbr::new();
+    let mut reader = qsbr.register();
+    qsbr.synchronize();
+    let mut online = reader.online();
+    assert!(panics(|| qsbr.synchronize()));
+    assert!(panics(|| wait_all(&[&qsbr])));
+    online.synchronize();
+    online.offline(|| qsbr.synchronize());
+    drop(online);
+    qsbr.synchronize();
+
+    let trace = TasksTrace::new();
+    let (outer, inner) = (trace.read(), trace.read());
+    assert!(panics(|| trace.synchronize()));
+    drop(outer);
+    assert!(panics(|| trace.synchronize_expedited()));
+    drop(inner);
+    trace.synchronize();
+
+    let srcu = Srcu::new();
+    let token = srcu.read_lock();
+    assert!(panics(|| srcu.synchronize()));
+    // SAFETY: the token of this domain and thread.
+    unsafe { srcu.read_unlock(token) };
+    srcu.synchronize();
+    // A wait that has nothing to wait for is fine everywhere.
+    let passed = srcu.snapshot();
+    srcu.synchronize();
+    let _section = srcu.read();
+    srcu.wait(passed);
+}
+
+/// The panic of a refused wait leaves the domain as it was.
+#[test]
+fn gp_09_a_refused_wait_leaves_nothing_behind() {
+    let domain = Srcu::new();
+    let section = domain.read();
+    for _ in 0..3 {
+        assert!(panics(|| domain.synchronize_expedited()));
+    }
+    drop(section);
+    domain.synchronize();
+    assert_eq!(domain.stats().expedited, 0, "still in a hurry");
+}
+
+#[test]
+fn gp_09_use_while_offline_is_trapped() {
+    let qsbr = Qsbr::named("offline");
+    assert!(panics(|| qsbr.assert_online()), "not registered");
+    let mut reader = qsbr.register();
+    assert!(panics(|| qsbr.assert_online()), "registered, offline");
+    let mut online = reader.online();
+    qsbr.assert_online();
+    online.offline(|| assert!(panics(|| qsbr.assert_online())));
+    qsbr.assert_online();
+    drop(online);
+    assert!(panics(|| qsbr.assert_online()));
+
+    let tasks = Tasks::new();
+    assert!(panics(|| tasks.assert_online()));
+    let mut task = tasks.register();
+    tasks.assert_online();
+    task.offline(|| assert!(panics(|| tasks.assert_online())));
+}
+
+static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// One test for all that the reporter is told: there is one reporter.
+#[test]
+fn gp_09_cycles_of_length_1_to_10_between_domains_and_locks_are_reported() {
+    check::set_reporter(|cycle| TOLD.lock().expect("no panic").push(cycle.to_string()));
+    let told = || std::mem::take(&mut *TOLD.lock().expect("no panic"));
+
+    // Domains only: in a section of each, a wait for the next.
+    for length in 2..=10 {
+        let domains: Vec<_> = (0..length).map(|_| Srcu::new()).collect();
+        for n in 0..length {
+            assert!(told().is_empty(), "reported before it closed");
+            let _section = domains[n].read();
+            domains[(n + 1) % length].synchronize();
+        }
+        let cycles = told();
+        assert_eq!(cycles.len(), 1, "length {length}: {cycles:?}");
+        assert_eq!(cycles[0].matches(" -> ").count(), length);
+        // The same again is no news.
+        let _section = domains[0].read();
+        domains[1].synchronize();
+        assert!(told().is_empty());
+    }
+
+    // Every second one a lock: mutex or reader-writer lock.
+    for length in [2, 4, 6, 8, 10] {
+        let domains: Vec<_> = (0..length / 2).map(|_| TasksTrace::new()).collect();
+        let locks: Vec<_> = (0..length / 2).map(|_| Lock::new("a lock")).collect();
+        for n in 0..length / 2 {
+            let section = domains[n].read();
+            locks[n].waits();
+            locks[n].enter();
+            locks[n].leave();
+            drop(section);
+            assert!(told().is_empty());
+            locks[n].waits();
+            locks[n].enter();
+            domains[(n + 1) % (length / 2)].synchronize();
+            locks[n].leave();
+        }
+        let cycles = told();
+        assert_eq!(cycles.len(), 1, "length {length}: {cycles:?}");
+        assert!(cycles[0].contains("a lock"));
+    }
+
+    // Length 1: a lock waited for by who holds it.
+    let lock = Lock::new("once");
+    lock.enter();
+    lock.waits();
+    lock.leave();
+    assert_eq!(told(), ["possible deadlock: threads have waited in a cycle: once -> once"]);
+
+    // Through a thread that is online, a Tasks registration and a joint wait.
+    let (qsbr, tasks) = (Qsbr::named("q"), Tasks::named("t"));
+    let mut reader = qsbr.register();
+    let online = reader.online();
+    wait_all(&[&tasks]);
+    drop(online);
+    assert!(told().is_empty());
+    let task = tasks.register();
+    qsbr.synchronize();
+    drop(task);
+    assert_eq!(told(), ["possible deadlock: threads have waited in a cycle: q -> t -> q"]);
+
+    // What is gone is in no cycle.
+    let kept = Srcu::new();
+    for _ in 0..3 {
+        let passing = Srcu::new();
+        let section = kept.read();
+        passing.synchronize();
+        drop(section);
+    }
+    let passing = Srcu::new();
+    let section = passing.read();
+    kept.synchronize();
+    drop(section);
+    assert!(told().is_empty());
+    assert!(check::cycles() >= 16);
+}
