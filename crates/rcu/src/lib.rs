@@ -20,7 +20,8 @@
 //!   very code that ships. `gate`: how a thread sleeps until another has finished something.
 //! - `seq`: sequence numbers and cookies. `held`: whose sections.
 //! - `worker`: the thread that brings about what nobody waits for.
-//! - `callback`: what is to be done after a grace period, by the worker.
+//! - [`callback`]: what is to be done after a grace period, by the worker. [`cell`]: a value tied to a
+//!   domain.
 //! - `srcu`: the domain (`srcu`), its memory (`srcu::block`), its part of grace periods
 //!   (`srcu::grace`).
 //! - `qsbr`, `tasks`: flavours whose threads register. `quiescent`: when is their grace period over?
@@ -31,8 +32,9 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-#[doc(hidden)]
 pub mod callback;
+#[cfg(not(loom))]
+pub mod cell;
 #[cfg(not(loom))]
 pub mod check;
 #[cfg(not(loom))]
@@ -75,6 +77,8 @@ pub mod turns;
 mod worker;
 
 pub use callback::{Callback, CallbackStats, Head};
+#[cfg(not(loom))]
+pub use cell::{Rcu, Retired, Section, StaticDomain};
 #[cfg(not(loom))]
 pub use domain::Domain;
 #[cfg(not(loom))]

@@ -30,7 +30,7 @@ pub struct ClassicSrcu {
 /// A section of a [`ClassicSrcu`], ended when dropped, on whatever thread.
 #[must_use = "the section ends when this is dropped"]
 pub struct ClassicGuard<'a> {
-    _guard: SrcuGuard<'a>,
+    guard: SrcuGuard<'a>,
 }
 
 impl ClassicSrcu {
@@ -51,7 +51,7 @@ impl ClassicSrcu {
     #[inline]
     pub fn read(&self) -> ClassicGuard<'_> {
         // Readers of a fenced domain count by atomic instructions that are full barriers.
-        ClassicGuard { _guard: self.srcu.read() }
+        ClassicGuard { guard: self.srcu.read() }
     }
 
     /// Enters a section and returns the token that ends it. Full barrier.
@@ -91,6 +91,14 @@ impl Domain for ClassicSrcu {
 impl fmt::Debug for ClassicSrcu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ClassicSrcu").field(&self.srcu).finish()
+    }
+}
+
+impl ClassicGuard<'_> {
+    /// True if this is a section of `domain`.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, domain: &ClassicSrcu) -> bool {
+        self.guard.is_of(&domain.srcu)
     }
 }
 

@@ -299,6 +299,12 @@ pub struct RawSection {
 }
 
 impl<'a> SrcuGuard<'a> {
+    /// True if this is a section of `domain`.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, domain: &Srcu) -> bool {
+        domain.tagged() == Some(self.at)
+    }
+
     /// Lets go of the guard without ending the section: to be kept in a place without lifetimes.
     pub fn into_raw(self) -> RawSection {
         let guard = core::mem::ManuallyDrop::new(self);

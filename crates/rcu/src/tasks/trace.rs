@@ -184,6 +184,14 @@ impl fmt::Debug for TasksTrace {
     }
 }
 
+impl TraceGuard<'_> {
+    /// True if this is a section of `domain`.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, domain: &TasksTrace) -> bool {
+        core::ptr::eq(self.domain, domain)
+    }
+}
+
 impl Drop for TraceGuard<'_> {
     #[inline]
     fn drop(&mut self) {

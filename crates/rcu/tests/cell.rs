@@ -1,0 +1,230 @@
+//! Cells tied to a domain: what readers see, what becomes of old values, and what is refused.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use owlet_rcu::{
+    ClassicSrcu, Head, Rcu, Retired, Srcu, StaticDomain, TasksTrace, domain, wait_all,
+};
+
+domain!(Config);
+domain!(
+    /// Another one.
+    pub Other
+);
+
+/// Two halves that belong together, and a mark that drop removes.
+struct Pair {
+    a: u64,
+    b: u64,
+    alive: AtomicBool,
+}
+
+static ALIVE: AtomicUsize = AtomicUsize::new(0);
+
+impl Pair {
+    fn new(n: u64) -> Self {
+        ALIVE.fetch_add(1, Ordering::Relaxed);
+        Self { a: n, b: !n, alive: AtomicBool::new(true) }
+    }
+
+    fn check(&self) -> u64 {
+        assert!(self.alive.load(Ordering::Relaxed), "freed while it was read");
+        assert_eq!(self.a, !self.b, "not initialised, or of two values");
+        self.a
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        assert!(self.alive.swap(false, Ordering::Relaxed), "twice");
+        // What a reader that is left would see.
+        self.a = 0xdead;
+        self.b = 0xdead;
+        ALIVE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// GP-07: readers see initialised values, one per dereference, none that is gone; every way out.
+#[test]
+fn gp_07_publish_and_subscribe() {
+    let cell: Rcu<Pair, Config> = Rcu::new(Pair::new(1));
+    let stop = AtomicBool::new(false);
+    let reads = AtomicU64::new(0);
+    thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| {
+                let mut last = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let section = Config::read();
+                    let pair = cell.read(&section);
+                    let seen = pair.check();
+                    assert!(seen >= last, "backwards");
+                    last = seen;
+                    for _ in 0..10 {
+                        assert_eq!(pair.check(), seen, "two values from one dereference");
+                    }
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut kept: Option<Retired<Pair, Config>> = None;
+        for n in 2..5000 {
+            let old = if n % 2 == 0 {
+                cell.replace(Pair::new(n))
+            } else {
+                cell.update(|p| Pair::new(p.a + 1))
+            };
+            assert_eq!(old.check(), n - 1);
+            match n % 4 {
+                0 => old.retire(),
+                1 => drop(old),
+                2 if n % 128 == 2 => assert_eq!(old.wait().check(), n - 1),
+                _ => {
+                    // Polled until somebody's grace period has passed.
+                    if let Some(Ok(pair)) = kept.take().map(Retired::poll) {
+                        pair.check();
+                    }
+                    kept = Some(old);
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(cell);
+    Config::srcu().barrier();
+    assert_eq!(ALIVE.load(Ordering::Relaxed), 0, "leaked");
+    assert!(reads.load(Ordering::Relaxed) > 0);
+}
+
+/// Concurrent updates: none is lost.
+#[test]
+fn updates_are_atomic() {
+    let domain = Arc::new(Srcu::new());
+    let cell = Rcu::with_domain(0_u64, domain.clone());
+    thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| (0..2000).for_each(|_| cell.update(|n| n + 1).retire()));
+        }
+    });
+    let section = domain.read();
+    assert_eq!(*cell.read(&section), 8000);
+}
+
+/// GP-09: within a section one may update, retire and wait for other domains, but not for one's own.
+#[test]
+fn gp_09_updates_inside_a_section() {
+    let domain = Srcu::new();
+    let cell = Rcu::with_domain(String::from("old"), &domain);
+    let section = domain.read();
+    let seen = cell.read(&section);
+    let retired = cell.update(|s| format!("{s}er"));
+    cell.replace("new".into()).retire();
+    let retired = retired.poll().expect_err("we still read it");
+    assert_eq!(
+        (seen.as_str(), cell.read(&section).as_str(), retired.as_str()),
+        ("old", "new", "old")
+    );
+    Other::srcu().synchronize();
+    wait_all(&[Other::srcu(), Config::srcu()]);
+    if cfg!(debug_assertions) {
+        let cookie = retired.cookie();
+        assert!(catch_unwind(AssertUnwindSafe(|| domain.wait(cookie))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| domain.synchronize())).is_err());
+    }
+    drop(section);
+    assert_eq!(retired.wait(), "old");
+    domain.barrier();
+}
+
+/// A reference outlives the cell, if its section does.
+#[test]
+fn a_section_keeps_the_value_of_a_dropped_cell() {
+    let domain = Srcu::new();
+    let cell = Rcu::with_domain(Pair2(Arc::new(())), &domain);
+    let section = domain.read();
+    let seen = cell.read(&section);
+    let count = seen.0.clone();
+    drop(cell);
+    thread::sleep(Duration::from_millis(150));
+    assert_eq!(Arc::strong_count(&seen.0), 2, "freed while it was read");
+    drop(section);
+    domain.barrier();
+    assert_eq!(Arc::strong_count(&count), 1, "leaked");
+}
+
+struct Pair2(Arc<()>);
+
+/// Guards of another domain: an error where the domain is a value.
+#[test]
+fn gp_14_guards_of_other_domains_are_refused() {
+    fn refused<T>(f: impl FnOnce() -> T) -> bool {
+        catch_unwind(AssertUnwindSafe(f)).is_err()
+    }
+    let (one, two) = (Srcu::new(), Srcu::new());
+    let cell = Rcu::with_domain(1, &one);
+    assert_eq!(*cell.read(&one.read()), 1);
+    assert!(refused(|| *cell.read(&two.read())));
+
+    let (one, two) = (Arc::new(Srcu::new()), Arc::new(Srcu::new()));
+    let cell = Rcu::with_domain(1, one.clone());
+    assert_eq!(*cell.read(&one.read()), 1);
+    assert!(refused(|| *cell.read(&two.read())));
+
+    let (one, two) = (ClassicSrcu::new(), ClassicSrcu::new());
+    let cell = Rcu::with_domain(1, &one);
+    assert_eq!(*cell.read(&one.read()), 1);
+    assert!(refused(|| *cell.read(&two.read())));
+
+    let (one, two) = (TasksTrace::new(), TasksTrace::new());
+    let cell = Rcu::with_domain(1, &one);
+    assert_eq!(*cell.read(&one.read()), 1);
+    assert!(refused(|| *cell.read(&two.read())));
+    assert_eq!(cell.replace(2).wait(), 1);
+}
+
+/// MU-03: heads on the caller's stack, on several domains, until all their callbacks have run.
+#[test]
+fn mu_03_heads_on_the_caller_s_stack() {
+    #[repr(C)]
+    struct OnStack<'a> {
+        head: Head,
+        calls: &'a AtomicU64,
+        poison: AtomicU64,
+    }
+    unsafe fn called(head: NonNull<Head>) {
+        // SAFETY: the first field of an `OnStack` that its poster keeps until the barrier.
+        let this = unsafe { head.cast::<OnStack<'_>>().as_ref() };
+        assert_eq!(this.poison.load(Ordering::Relaxed), 1, "the stack frame is gone");
+        this.calls.fetch_add(1, Ordering::Relaxed);
+    }
+    let domains = [Srcu::new(), Srcu::new(), Srcu::new()];
+    #[inline(never)]
+    fn wait_for_all(domains: &[Srcu], calls: &AtomicU64) {
+        let heads =
+            [(); 6].map(|()| OnStack { head: Head::new(), calls, poison: AtomicU64::new(1) });
+        // The same domain twice, too.
+        for (head, domain) in heads.iter().zip(domains.iter().cycle()) {
+            // SAFETY: on this stack until the barriers below have returned.
+            unsafe { domain.call_head(NonNull::from(head).cast(), called) };
+        }
+        for domain in domains {
+            domain.barrier();
+        }
+        heads.iter().for_each(|h| h.poison.store(2, Ordering::Relaxed));
+    }
+    let calls = AtomicU64::new(0);
+    for round in 1..200 {
+        wait_for_all(&domains, &calls);
+        assert_eq!(calls.load(Ordering::Relaxed), 6 * round);
+    }
+}
+
+#[test]
+fn compile_failures() {
+    trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
+}
