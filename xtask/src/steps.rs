@@ -24,6 +24,11 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "loom", about: "every model, and every twin that must fail", run: loom },
     Step { name: "spin", about: "models with store buffers and restarts", run: crate::spin::run },
     Step { name: "torture", about: "seconds of what models cannot carry", run: torture },
+    Step {
+        name: "asan",
+        about: "torture under AddressSanitizer, if there is a nightly",
+        run: asan,
+    },
     Step { name: "bench", about: "the benchmarks' counts, at their small size", run: bench },
     Step { name: "mutants", about: "every planted fault is caught", run: mutants },
 ];
@@ -82,12 +87,38 @@ fn doc(w: &Workspace) -> Result<()> {
 }
 
 fn torture(w: &Workspace) -> Result<()> {
-    let srcu = "run --release -p owlet-torture -- run --flavours srcu --seconds 5";
-    pass(w.cargo(srcu))?;
-    pass(w.cargo(&format!("{srcu} --backend portable")))?;
+    let torture = "run --release -p owlet-torture --";
+    pass(w.cargo(&format!("{torture} run --seconds 4")))?;
+    pass(w.cargo(&format!("{torture} run --seconds 3 --seed 2 --backend portable")))?;
+    pass(w.cargo(&format!("{torture} run --seconds 3 --sprint --flavours srcu")))?;
+    pass(w.cargo(&format!("{torture} litmus --rounds 4000")))?;
+    pass(w.cargo(&format!("{torture} litmus --rounds 2000 --backend portable")))?;
     pass(w.cargo(
         "run --release -p owlet-ring --example ring_torture -- single-event --rounds 1000000",
     ))
+}
+
+/// Torture under AddressSanitizer, which needs the nightly compiler; skipped without.
+fn asan(w: &Workspace) -> Result<()> {
+    let nightly = w.command("rustup").args(["run", "nightly", "rustc", "--version"]).output();
+    if !nightly.is_ok_and(|output| output.status.success()) {
+        println!("    skipped: no nightly toolchain (rustup toolchain install nightly)");
+        return Ok(());
+    }
+    let torture = |args: &str| {
+        let target = "--release --target x86_64-unknown-linux-gnu -p owlet-torture";
+        let mut command = w.command("rustup");
+        command.args("run nightly cargo run".split(' ')).args(target.split(' ')).arg("--");
+        command.args(args.split(' '));
+        command.env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", w.target("asan"));
+        // The worker never ends, and a run that ends at a fault leaves all it has.
+        command.env("ASAN_OPTIONS", "detect_leaks=0");
+        command
+    };
+    pass(torture("run --seconds 4 --quarantine 0"))?;
+    // Without the torture's own eyes: the sanitizer must see it.
+    let blind = "run --seconds 10 --quarantine 0 --blind --flavours busted";
+    must_fail(torture(blind), "a flavour without grace periods")
 }
 
 fn bench(w: &Workspace) -> Result<()> {
@@ -126,6 +157,8 @@ enum Check {
     Torture(&'static str),
     /// Arguments of the ring's torture.
     Ring(&'static str),
+    /// Tests of `owlet-rcu`.
+    Test(&'static str),
     /// A model of `owlet-rcu`: for what x86-64 hides.
     Loom(&'static str),
 }
@@ -152,9 +185,19 @@ const MUTANTS: &[Mutant] = &[
         check: Check::Torture("run --flavours srcu --seconds 10"),
     },
     Mutant {
+        id: "M5",
+        fault: "a poll that is true orders nothing",
+        check: Check::Loom("engine_poll"),
+    },
+    Mutant {
         id: "M19",
         fault: "a forked child keeps the counts of the parent's other threads",
-        check: Check::Torture("run --flavours srcu --seconds 2"),
+        check: Check::Torture("run --flavours srcu --seconds 2 --fork-limit 3"),
+    },
+    Mutant {
+        id: "M20",
+        fault: "the worker falls asleep without a second look",
+        check: Check::Torture("run --flavours srcu --seconds 10 --fork-limit 3"),
     },
     Mutant {
         id: "M21",
@@ -162,9 +205,19 @@ const MUTANTS: &[Mutant] = &[
         check: Check::Torture("run --flavours srcu --seconds 10 --no-fork"),
     },
     Mutant {
+        id: "M22",
+        fault: "a barrier skips a queue whose last callback is being called",
+        check: Check::Torture("run --flavours srcu --seconds 10"),
+    },
+    Mutant {
         id: "M23",
-        fault: "a domain is waited for twice at once",
-        check: Check::Torture("run --flavours srcu --seconds 10 --gp several"),
+        fault: "a domain named twice is waited for twice",
+        check: Check::Test("--test engine mu_02"),
+    },
+    Mutant {
+        id: "M24",
+        fault: "a thread that registers while the others are looked at is missed",
+        check: Check::Torture("run --flavours qsbr --seconds 10"),
     },
     Mutant {
         id: "L1",
@@ -214,6 +267,12 @@ fn mutants(w: &Workspace) -> Result<()> {
             Check::Ring(args) => {
                 let example = "-p owlet-ring --example ring_torture";
                 (example.to_owned(), format!("run --release {example} -- {args}"))
+            }
+            Check::Test(args) => {
+                let test =
+                    w.cargo_with_cfg(&cfg, &format!("test --release -p owlet-rcu {args}"))?;
+                must_fail(test, &what)?;
+                continue;
             }
             Check::Loom(args) => {
                 let mut model = w.cargo_with_cfg(

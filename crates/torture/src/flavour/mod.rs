@@ -20,6 +20,10 @@ use owlet_rcu::Cookie;
 pub(crate) enum Name {
     /// SRCU: per-CPU counters, no registration.
     Srcu,
+    /// SRCU whose sections begin and end with full barriers.
+    SrcuClassic,
+    /// SRCU without membarrier: readers count by atomics.
+    SrcuFenced,
     /// QSBR: registered threads that say when they use nothing.
     Qsbr,
     /// Tasks: registered threads and their voluntary points.
@@ -34,8 +38,14 @@ pub(crate) enum Name {
 
 impl Name {
     /// Those that must hold.
-    pub(crate) const REAL: &'static [Self] =
-        &[Self::Srcu, Self::Qsbr, Self::Tasks, Self::TasksTrace];
+    pub(crate) const REAL: &'static [Self] = &[
+        Self::Srcu,
+        Self::SrcuClassic,
+        Self::SrcuFenced,
+        Self::Qsbr,
+        Self::Tasks,
+        Self::TasksTrace,
+    ];
 
     pub(crate) fn text(self) -> String {
         self.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()

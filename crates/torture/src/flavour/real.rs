@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use owlet_rcu::{Cookie, Domain, Qsbr, Srcu, Synchronize, Tasks, TasksTrace};
+use owlet_rcu::{ClassicSrcu, Cookie, Domain, Qsbr, Srcu, Synchronize, Tasks, TasksTrace};
 
 use super::{Cost, Gp, Posted, Waits};
 
@@ -34,7 +34,7 @@ macro_rules! inherent {
     };
 }
 
-inherent!(Srcu, Qsbr, Tasks, TasksTrace);
+inherent!(Srcu, ClassicSrcu, Qsbr, Tasks, TasksTrace);
 
 /// A domain with every way to wait.
 pub(crate) struct Real<D: 'static>(pub(crate) &'static D);

@@ -119,6 +119,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
     for flavour in flavours {
         outcomes.extend(match flavour {
             Name::Srcu => run_all::<srcu::Fast>(options, *flavour),
+            Name::SrcuClassic => run_all::<srcu::Classic>(options, *flavour),
+            Name::SrcuFenced => run_all::<srcu::Fenced>(options, *flavour),
             Name::Qsbr => run_all::<quiescent::Quiescent>(options, *flavour),
             Name::Tasks => run_all::<quiescent::Voluntary>(options, *flavour),
             Name::TasksTrace => run_all::<srcu::Trace>(options, *flavour),

@@ -4,18 +4,19 @@
 //! them; and it must wait for the section the forking thread was in.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::world::{Count, Fault, go_on_seated, judge, look_up};
 use crate::flavour::{Flavour, Gp, Waits};
 use crate::rng::Rng;
 
-/// A child needs milliseconds; on a machine with dozens of runnable threads per CPU, seconds.
-const CHILD_SECONDS: u32 = 8;
+/// Seconds after which a child has stalled.
+static LIMIT: AtomicU32 = AtomicU32::new(8);
 
 /// Forks until the end and judges the children.
-pub(super) fn fork_until_stop<F: Flavour>(mut rng: Rng) {
+pub(super) fn fork_until_stop<F: Flavour>(mut rng: Rng, limit: u32) {
+    LIMIT.store(limit, Ordering::Relaxed);
     let mut seat = F::sit();
     while go_on_seated::<F>(&mut seat) {
         let time = Duration::from_millis(20 + rng.below(30));
@@ -41,7 +42,7 @@ fn fork(child: impl FnOnce() -> bool) -> i32 {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: takes no pointers. SIGALRM ends a child that stalls.
-        unsafe { libc::alarm(CHILD_SECONDS) };
+        unsafe { libc::alarm(LIMIT.load(Ordering::Relaxed)) };
         let right = child();
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(i32::from(!right)) };
@@ -85,7 +86,7 @@ fn fork_inside<F: Flavour>(seat: &mut F::Seat) -> i32 {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: as in `fork`.
-            unsafe { libc::alarm(CHILD_SECONDS) };
+            unsafe { libc::alarm(LIMIT.load(Ordering::Relaxed)) };
             if !child_inside(F::waits()) {
                 // SAFETY: ends the process at once.
                 unsafe { libc::_exit(1) };

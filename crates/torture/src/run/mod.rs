@@ -58,6 +58,10 @@ pub(crate) struct Options {
     /// Updater threads.
     #[arg(long, default_value_t = 3)]
     updaters: u64,
+    /// Seconds after which a forked child counts as stalled. It needs milliseconds; on a machine with
+    /// dozens of runnable threads per CPU, seconds.
+    #[arg(long, default_value_t = 8)]
+    fork_limit: u32,
     /// Do not fork.
     #[arg(long)]
     no_fork: bool,
@@ -81,6 +85,9 @@ pub(crate) struct Options {
     /// that watches the heap wants 0.)
     #[arg(long, default_value_t = 32)]
     quarantine: usize,
+    /// Judge nothing: leave it to a tool that watches the heap.
+    #[arg(long)]
+    blind: bool,
     /// Half-way, install a filter that refuses membarrier from then on.
     #[arg(long)]
     late_filter: Option<Answer>,
@@ -100,6 +107,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
     let _ = owlet_percpu::backend();
     let report = match flavour {
         Name::Srcu => torture::<srcu::Fast>(options)?,
+        Name::SrcuClassic => torture::<srcu::Classic>(options)?,
+        Name::SrcuFenced => torture::<srcu::Fenced>(options)?,
         Name::Qsbr => torture::<quiescent::Quiescent>(options)?,
         Name::Tasks => torture::<quiescent::Voluntary>(options)?,
         Name::TasksTrace => torture::<srcu::Trace>(options)?,
@@ -115,6 +124,7 @@ const STALL_LOOKS: u32 = 200;
 
 fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
     world::publish_first();
+    world::BLIND.store(options.blind, Ordering::Relaxed);
     world::QUARANTINE.store(options.quarantine, Ordering::Relaxed);
     if !options.sprint && !options.no_delays {
         delays::install(options.seed);
@@ -196,7 +206,8 @@ fn spawn_all<'scope, F: Flavour>(s: &'scope Scope<'scope, '_>, options: &Options
         s.spawn(move || shaker::signal_until_stop(kill_rng));
     }
     if !options.no_fork && F::ABILITIES.fork {
-        s.spawn(move || forker::fork_until_stop::<F>(fork_rng));
+        let limit = options.fork_limit;
+        s.spawn(move || forker::fork_until_stop::<F>(fork_rng, limit));
     }
 }
 

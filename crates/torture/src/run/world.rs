@@ -170,6 +170,9 @@ pub(super) fn look_up(cell: u64) -> *const Element {
     SHARED[cell as usize % CELLS].load(Ordering::Acquire)
 }
 
+/// Use elements, and see nothing: for a tool that watches the heap.
+pub(super) static BLIND: AtomicBool = AtomicBool::new(false);
+
 /// Counts what the element looks like at the end of a section. Async-signal-safe.
 #[inline]
 pub(super) fn judge(element: *const Element) {
@@ -178,6 +181,10 @@ pub(super) fn judge(element: *const Element) {
     let element = unsafe { &*element };
     let magic = element.magic.load(Ordering::Relaxed);
     let age = element.age.load(Ordering::Relaxed) as usize;
+    if BLIND.load(Ordering::Relaxed) {
+        std::hint::black_box((magic, age));
+        return;
+    }
     if magic != GOOD {
         Fault::Poisoned.note();
         return;
@@ -210,6 +217,9 @@ pub(super) fn leave(seat: usize, element: *const Element) {
 
 /// Looks, a grace period after an element was unpublished, whether all its readers have left.
 pub(super) fn inspect(element: *mut Element) {
+    if BLIND.load(Ordering::Relaxed) {
+        return;
+    }
     // SAFETY: the caller's, unpublished and not freed.
     let element = unsafe { &*element };
     for (seat, marks) in element.marks.iter().enumerate() {
