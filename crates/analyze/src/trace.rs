@@ -12,27 +12,18 @@ use std::path::Path;
 /// Why a trace cannot be read.
 pub type Error = StoreError;
 
-/// How ticks become time: [`ClockInfo`] with the division prepared.
+/// How ticks become time: [`ClockInfo`] with its origin computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     info: ClockInfo,
-    /// Nanoseconds a tick, times 2^64; 0 when the clock is not faster than 1 GHz.
-    scale: u64,
+    origin_unix_ns: i128,
 }
-
-const NS_PER_S: u64 = 1_000_000_000;
 
 impl Clock {
     /// Prepares a clock.
     #[must_use]
     pub fn new(info: ClockInfo) -> Self {
-        let scale = if info.freq_hz > NS_PER_S {
-            // Below 2^64 because the quotient is below one.
-            u64::try_from((u128::from(NS_PER_S) << 64) / u128::from(info.freq_hz)).unwrap_or(0)
-        } else {
-            0
-        };
-        Self { info, scale }
+        Self { info, origin_unix_ns: info.origin_unix_ns() }
     }
 
     /// The clock as the trace tells it.
@@ -42,25 +33,10 @@ impl Clock {
     }
 
     /// Nanoseconds since 1970-01-01 00:00 UTC: [`ClockInfo::unix_ns`], with times before 1970 as 0.
-    /// Costs two multiplications for a clock over 1 GHz.
     #[must_use]
     pub fn to_unix_ns(&self, ticks: u64) -> u64 {
-        let fast = ticks.checked_sub(self.info.base_ticks).filter(|_| self.scale != 0);
-        let Some(delta) = fast else { return self.unix_ns_slow(ticks) };
-        let product = u128::from(delta) * u128::from(self.scale);
-        // The high half of a product of two u64, which fits; one too small at most.
-        let mut ns = (product >> 64) as u64;
-        let left = u128::from(delta) * u128::from(NS_PER_S)
-            - u128::from(ns) * u128::from(self.info.freq_hz);
-        if left >= u128::from(self.info.freq_hz) {
-            ns += 1;
-        }
-        ns.saturating_add_signed(self.info.base_unix_ns)
-    }
-
-    #[cold]
-    fn unix_ns_slow(&self, ticks: u64) -> u64 {
-        self.info.unix_ns(ticks).max(0).cast_unsigned()
+        let ns = self.origin_unix_ns + i128::from(self.info.ns_of(ticks));
+        i64::try_from(ns).unwrap_or(if ns < 0 { 0 } else { i64::MAX }).max(0).cast_unsigned()
     }
 }
 

@@ -25,6 +25,10 @@ pub enum ErrorKind {
     NoSpace,
     /// Bytes that no recorder wrote.
     Corrupt,
+    /// The trace is being recorded, or repaired.
+    Busy,
+    /// A file is not what was written: somebody removed, replaced or truncated it.
+    Changed,
     /// The caller's values cannot be stored.
     Invalid,
     /// Anything else the system said.
@@ -66,6 +70,11 @@ impl StoreError {
         Self { kind, path: path.to_owned(), what: what.into(), source: Some(source), hint: None }
     }
 
+    /// A hint for a path that must be there already.
+    pub(crate) fn with_hint_if_missing(self, hint: &'static str) -> Self {
+        if self.kind == ErrorKind::NotFound { self.with_hint(hint) } else { self }
+    }
+
     pub(crate) fn with_hint(mut self, hint: &'static str) -> Self {
         self.hint = Some(hint);
         self
@@ -87,6 +96,8 @@ impl StoreError {
             ErrorKind::ReadOnly => "name a directory on a file system that can be written",
             ErrorKind::NoSpace => "free some space; what was written before is intact",
             ErrorKind::Corrupt => "`owlet recover DIR` keeps what can be kept",
+            ErrorKind::Busy => "end the recording first; readers need not wait",
+            ErrorKind::Changed => "leave the directory alone while it is being recorded into",
             ErrorKind::Invalid | ErrorKind::Io => "",
         }
     }

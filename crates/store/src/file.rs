@@ -3,10 +3,10 @@
 //! [`AppendFile::append`] writes all of a unit or, as far as the system lets it, nothing: what a
 //! failed write left behind is cut off, at once or before the next write.
 
-use crate::error::StoreError;
-use std::fs::{File, OpenOptions};
+use crate::error::{ErrorKind, StoreError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file of the trace, open or not.
@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct AppendFile {
     path: PathBuf,
     file: Option<File>,
+    /// Device and inode: a file of that name may be another one later.
+    identity: (u64, u64),
     /// Bytes of whole units.
     len: u64,
     /// A write failed and its remains may still be there.
@@ -24,9 +26,32 @@ impl AppendFile {
     /// Makes the file, which must not exist, with mode 0600.
     pub(crate) fn create(path: PathBuf) -> Result<Self, StoreError> {
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        match made {
-            Ok(file) => Ok(Self { path, file: Some(file), len: 0, dirty: false }),
-            Err(error) => Err(StoreError::io(&path, "cannot make the file", error)),
+        let failed = |error| StoreError::io(&path, "cannot make the file", error);
+        let file = made.map_err(failed)?;
+        let identity = identity(&file.metadata().map_err(failed)?);
+        Ok(Self { path, file: Some(file), identity, len: 0, dirty: false })
+    }
+
+    /// Locks the file as long as it is open, so that others see that it is being written. File
+    /// systems without locks go without.
+    pub(crate) fn lock(&self) {
+        let _ = self.file.as_ref().map(File::try_lock);
+    }
+
+    /// Whether the file is still there, and all of it. One `stat`.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let changed = |what: &str| Err(StoreError::new(ErrorKind::Changed, &self.path, what));
+        match std::fs::metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                changed("was removed while it was being written")
+            }
+            // The next write tells.
+            Err(_) => Ok(()),
+            Ok(now) if identity(&now) != self.identity => {
+                changed("was replaced while it was being written")
+            }
+            Ok(now) if now.len() < self.len => changed("was truncated while it was being written"),
+            Ok(_) => Ok(()),
         }
     }
 
@@ -95,9 +120,23 @@ impl AppendFile {
     }
 }
 
+fn identity(meta: &std::fs::Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
+}
+
+/// Whether somebody writes the file: it is locked by another descriptor than this.
+pub(crate) fn is_locked(file: &File) -> bool {
+    let locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    if !locked {
+        let _ = file.unlock();
+    }
+    locked
+}
+
 /// Writes a file of its own beside `path` and renames it over `path`: readers see the old content
-/// or the new, never a part.
+/// or the new, never a part. Refuses a path that is no regular file.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<(), StoreError> {
+    regular(path)?;
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");
@@ -119,6 +158,18 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     })
 }
 
+/// Refuses what is no regular file, links included: a trace may come from somebody who would have us
+/// change a file elsewhere.
+pub(crate) fn regular(path: &Path) -> Result<(), StoreError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if !meta.is_file() => {
+            let what = "is no regular file, and is left as it is";
+            Err(StoreError::new(ErrorKind::Invalid, path, what))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// The one place where trace data is written; tests make the n-th write fail here.
 fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     #[cfg(test)]
@@ -138,11 +189,20 @@ pub(crate) mod fault {
     thread_local! {
         /// Writes until failure, and bytes of the failing write that still arrive.
         static PLAN: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
+        /// It fails again and again.
+        static FULL: Cell<bool> = const { Cell::new(false) };
     }
 
     /// Lets `writes` writes pass; the next stores `partial` bytes and fails with ENOSPC, once.
     pub(crate) fn arm(writes: usize, partial: usize) {
+        FULL.set(false);
         PLAN.set(Some((writes, partial)));
+    }
+
+    /// The same, and so does every write after it.
+    pub(crate) fn arm_full(writes: usize, partial: usize) {
+        arm(writes, partial);
+        FULL.set(true);
     }
 
     /// Whether the failure is still to come; disarms.
@@ -156,7 +216,7 @@ pub(crate) mod fault {
             PLAN.set(Some((writes - 1, partial)));
             return None;
         }
-        PLAN.set(None);
+        PLAN.set(FULL.get().then_some((0, partial)));
         Some((partial.min(len), io::Error::from(io::ErrorKind::StorageFull)))
     }
 }

@@ -11,7 +11,9 @@
 //!
 //! Everything is appended, whole packets and whole records only; a killed recorder leaves at most
 //! one partial packet at the end of each stream, which [`TraceReader`] tolerates and reports and
-//! [`recover()`] cuts off. Of a damaged stream, whole packets behind the damage are read and kept. Our reader never parses TSDL.
+//! [`recover()`] cuts off. Of a damaged stream, whole packets behind the damage are read and kept. Our
+//! reader never parses TSDL. The orderly end notes what each file holds, so that what is missing later
+//! is told, and while a trace is being recorded its `.owlet` is locked (`flock`).
 //!
 //! | module | owns |
 //! |---|---|
@@ -42,8 +44,8 @@ mod walk;
 pub mod writer;
 
 pub use error::{ErrorKind, StoreError};
-pub use loss::{NOT_WRITTEN, UNKNOWN_CAUSE, cause_text};
-pub use meta::{ClockInfo, ClockKind, Loss, StreamKind, StreamName, TraceMeta};
+pub use loss::{CORRUPT, NOT_WRITTEN, UNKNOWN_CAUSE, cause_text};
+pub use meta::{ClockInfo, ClockKind, Loss, Recorder, StreamKind, StreamName, TraceMeta};
 pub use reader::{
     EventReader, Problem, ProcessRecord, RawEvent, StreamInfo, ThreadRecord, TraceReader,
 };

@@ -5,7 +5,7 @@
 //! that is killed never writes the last counts. The packets therefore have the last word on how
 //! many, the sidecar on why.
 //!
-//! | counted in | ring causes (`full`, ..) | `malformed` | `not_written` | lost outside any ring |
+//! | counted in | ring causes (`full`, ..), `corrupt` | `malformed` | `not_written` | lost outside any ring |
 //! |---|---|---|---|---|
 //! | the sidecar | with the stream | with the stream | with the stream | without stream |
 //! | the stream's packets | yes | yes | no: nothing could be written | no |
@@ -21,11 +21,16 @@ pub const UNKNOWN_CAUSE: &str = "unknown";
 /// Cause of loss of events that left the ring and could not be written: no packet counts them.
 pub const NOT_WRITTEN: &str = "not_written";
 
+/// Cause of loss of what was in a ring and was no record. One event is counted for each run of such
+/// bytes; there may have been more in it.
+pub const CORRUPT: &str = "corrupt";
+
 /// A cause that only this side of a recording knows, in words that fit "lost 3 events: ..".
 #[must_use]
 pub fn cause_text(cause: &str) -> Option<&'static str> {
     match cause {
         UNKNOWN_CAUSE => Some("the recorder was killed, or still runs, and has not noted why"),
+        CORRUPT => Some("bytes in the rings were no records; each run of them counts as one event"),
         NOT_WRITTEN => Some("the trace directory took no more"),
         MALFORMED => Some("the record did not fit its description"),
         _ => None,

@@ -33,12 +33,39 @@ impl ClockInfo {
         Self { kind, freq_hz: 1_000_000_000, base_ticks: 0, base_unix_ns: offset_ns }
     }
 
-    /// Unix time in nanoseconds at `ticks`, rounded down; saturates.
+    /// Unix time in nanoseconds at `ticks`; saturates. It is what babeltrace2 shows to the last digit
+    /// (`bt_util_ns_from_value` of 2.0), as long as that is right to a nanosecond: the offset and the
+    /// ticks are rounded down each for itself, and the ticks computed in `f64` up to 2^53 ns, that
+    /// is for 104 days of a machine's being up. Behind that it is exact.
     #[must_use]
     pub fn unix_ns(&self, ticks: u64) -> i64 {
-        let delta = i128::from(ticks) - i128::from(self.base_ticks);
-        let ns = (delta * 1_000_000_000).div_euclid(i128::from(self.freq_hz.max(1)));
-        clamp_i64(ns + i128::from(self.base_unix_ns))
+        clamp_i64(self.origin_unix_ns() + i128::from(self.ns_of(ticks)))
+    }
+
+    /// Unix time in nanoseconds at tick 0, as [`unix_ns`](Self::unix_ns) rounds it.
+    #[must_use]
+    pub fn origin_unix_ns(&self) -> i128 {
+        let (seconds, ticks) = self.origin();
+        seconds * NS_PER_S as i128 + i128::from(self.ns_of(ticks))
+    }
+
+    /// Unix time at tick 0: seconds, and ticks less than a second.
+    pub(crate) fn origin(&self) -> (i128, u64) {
+        let freq = i128::from(self.freq_hz.max(1));
+        let unix = i128::from(self.base_unix_ns) * freq / NS_PER_S as i128;
+        let origin = unix - i128::from(self.base_ticks);
+        // A frequency is below 2^64, and so is what is left of a division by it.
+        (origin.div_euclid(freq), origin.rem_euclid(freq) as u64)
+    }
+
+    /// Nanoseconds from tick 0 to `ticks`, as [`unix_ns`](Self::unix_ns) rounds them.
+    #[must_use]
+    pub fn ns_of(&self, ticks: u64) -> u64 {
+        if self.freq_hz == NS_PER_S {
+            return ticks;
+        }
+        let ns = 1e9 * ticks as f64 / self.freq_hz.max(1) as f64;
+        if ns < EXACT_F64 { ns as u64 } else { self.ticks_to_ns(ticks) }
     }
 
     /// Length of `ticks` in nanoseconds, rounded down; saturates.
@@ -48,6 +75,10 @@ impl ClockInfo {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 }
+
+const NS_PER_S: u64 = 1_000_000_000;
+/// 2^53: from here on an `f64` is no longer right to a nanosecond.
+const EXACT_F64: f64 = 9_007_199_254_740_992.0;
 
 fn clamp_i64(value: i128) -> i64 {
     i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
@@ -95,6 +126,17 @@ fn random_uuid() -> [u8; 16] {
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     uuid
+}
+
+/// Who records a trace, and from how large rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorder {
+    /// Its process id, as it sees itself.
+    pub pid: u32,
+    /// Number of rings.
+    pub rings: u32,
+    /// Bytes of each.
+    pub ring_bytes: u64,
 }
 
 /// Which kind of ring a stream comes from.

@@ -5,20 +5,21 @@
 //! what is whole before it is read. No length is believed before it is compared with what is there.
 
 use crate::error::{ErrorKind, StoreError};
+use crate::file::is_locked;
 use crate::loss;
-use crate::meta::{ClockInfo, Loss, StreamName, TraceMeta};
-use crate::packet::StreamClass;
-use crate::sidecar::{self, Fact, SIDECAR};
-use crate::walk::{Step, Walk};
+use crate::meta::{ClockInfo, Loss, Recorder, StreamName, TraceMeta};
+use crate::packet::{RECORDS_START, StreamClass};
+use crate::sidecar::{self, Fact, SIDECAR, Total};
+use crate::walk::{Step, Stop, Walk};
 use crate::writer::{METADATA, THREADS};
 use owlet_wire::entry::{Process, Thread};
-use owlet_wire::record::RecordHeader;
+use owlet_wire::record::{RECORD_HEADER_LEN, RecordHeader};
 use owlet_wire::schema::Schema;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 pub use crate::events::EventReader;
@@ -26,7 +27,7 @@ pub use crate::events::EventReader;
 /// Something about a trace that is not as an orderly recording leaves it. What can be read is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// File inside the directory.
+    /// File inside the directory; empty for what is said of the trace as a whole.
     pub file: String,
     /// Byte offset in it.
     pub offset: u64,
@@ -34,10 +35,15 @@ pub struct Problem {
     pub message: String,
     /// Whether [`recover`](crate::recover()) makes it go away.
     pub repairable: bool,
+    /// It says how the recording ended, or that it goes on; no file is damaged by that.
+    pub notice: bool,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.file.is_empty() {
+            return f.write_str(&self.message);
+        }
         write!(f, "{} at byte {}: {}", self.file, self.offset, self.message)
     }
 }
@@ -54,21 +60,39 @@ const PROBLEMS_MAX: usize = 100;
 impl Problems {
     /// Something that stays as it is.
     pub(crate) fn push(&mut self, file: &str, offset: u64, message: impl Into<String>) {
-        self.add(file, offset, message, false);
+        self.add(file, offset, message, false, false);
     }
 
     /// Something that can be repaired.
     pub(crate) fn push_repairable(&mut self, file: &str, at: u64, message: impl Into<String>) {
-        self.add(file, at, message, true);
+        self.add(file, at, message, true, false);
     }
 
-    fn add(&mut self, file: &str, offset: u64, message: impl Into<String>, repairable: bool) {
+    /// Something that a stopped or running recorder leaves.
+    pub(crate) fn push_notice(
+        &mut self,
+        file: &str,
+        at: u64,
+        message: impl Into<String>,
+        repairable: bool,
+    ) {
+        self.add(file, at, message, repairable, true);
+    }
+
+    fn add(
+        &mut self,
+        file: &str,
+        offset: u64,
+        message: impl Into<String>,
+        repairable: bool,
+        notice: bool,
+    ) {
         let message = match self.list.len() {
             0..PROBLEMS_MAX => message.into(),
             PROBLEMS_MAX => "more problems, not listed".to_owned(),
             _ => return,
         };
-        self.list.push(Problem { file: file.to_owned(), offset, message, repairable });
+        self.list.push(Problem { file: file.to_owned(), offset, message, repairable, notice });
     }
 }
 
@@ -135,6 +159,11 @@ pub struct TraceReader {
     problems: Vec<Problem>,
     finished: bool,
     recovered: bool,
+    /// It is locked: somebody writes it.
+    live: bool,
+    recorder: Option<Recorder>,
+    skipped: BTreeMap<StreamName, u64>,
+    totals: Vec<Total>,
     /// Streams that the recorder has begun.
     begun: BTreeSet<StreamName>,
     pub(crate) sidecar_len: u64,
@@ -149,8 +178,17 @@ impl TraceReader {
     /// [`ErrorKind::NotFound`], `NotADirectory`, `NotATrace` (with what it looks like instead),
     /// `Version`, `Permission`, `Corrupt` (nothing usable in the sidecar), `Io`.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_as(dir, false)
+    }
+
+    /// As [`open`](Self::open); `ours` says that a lock on it is this process's own.
+    pub(crate) fn open_as(dir: &Path, ours: bool) -> Result<Self, StoreError> {
         let is_dir = std::fs::metadata(dir).map(|found| found.is_dir());
-        if !is_dir.map_err(|error| StoreError::io(dir, "cannot open the trace", error))? {
+        let failed = |error| {
+            StoreError::io(dir, "cannot open the trace", error)
+                .with_hint_if_missing("check the path")
+        };
+        if !is_dir.map_err(failed)? {
             return Err(StoreError::new(ErrorKind::NotADirectory, dir, "is no directory"));
         }
         let path = dir.join(SIDECAR);
@@ -159,18 +197,28 @@ impl TraceReader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(stranger(dir)),
             Err(error) => return Err(StoreError::io(&path, "cannot open", error)),
         };
+        let live = !ours && is_locked(&file);
         let facts = sidecar::read(&path, file)?;
-        let mut trace = Self::from_facts(dir, &path, facts)?;
+        let mut trace = Self::from_facts(dir, &path, facts, live)?;
         trace.walk_streams()?;
         let unexplained = loss::unexplained(&trace.losses, &trace.streams);
         trace.losses.extend(unexplained);
         Ok(trace)
     }
 
-    fn from_facts(dir: &Path, path: &Path, facts: sidecar::Facts) -> Result<Self, StoreError> {
+    fn from_facts(
+        dir: &Path,
+        path: &Path,
+        facts: sidecar::Facts,
+        live: bool,
+    ) -> Result<Self, StoreError> {
         let mut problems = Problems::default();
-        if let Some(message) = facts.problem {
-            problems.push_repairable(SIDECAR, facts.len, message);
+        match facts.problem {
+            // Being written this moment.
+            Some(_) if facts.torn && live => {}
+            Some(message) if facts.torn => problems.push_notice(SIDECAR, facts.len, message, true),
+            Some(message) => problems.push_repairable(SIDECAR, facts.len, message),
+            None => {}
         }
         let mut all = facts.facts.into_iter();
         let Some(Fact::Meta(meta)) = all.next().filter(|f| clock_of(f).is_none_or(valid)) else {
@@ -189,6 +237,10 @@ impl TraceReader {
             problems: Vec::new(),
             finished: false,
             recovered: false,
+            live,
+            recorder: None,
+            skipped: BTreeMap::new(),
+            totals: Vec::new(),
             begun: BTreeSet::new(),
             sidecar_len: facts.len,
             sidecar_torn: facts.torn,
@@ -202,11 +254,35 @@ impl TraceReader {
             positions.sort_by_key(|at| trace.threads.get(*at).map(|record| record.time));
         }
         trace.losses.retain(|loss| loss.events > 0);
-        if !trace.finished && !trace.recovered {
-            problems.push_repairable(SIDECAR, facts.len, "the recording was not ended in order");
+        if let Some((message, repairable)) = trace.ending() {
+            problems.push_notice("", 0, message, repairable);
         }
         trace.problems = problems.list;
         Ok(trace)
+    }
+
+    /// What is to be said of a recording without an orderly end, and whether that can be repaired.
+    fn ending(&self) -> Option<(String, bool)> {
+        if self.finished {
+            return None;
+        }
+        if self.live {
+            let by = self.recorder.map(|by| format!(" by process {}", by.pid)).unwrap_or_default();
+            let what = format!("the trace is being recorded{by}; this is what is written so far");
+            return Some((what, false));
+        }
+        let rings = match self.recorder {
+            Some(by) => {
+                let most = u64::from(by.rings).saturating_mul(by.ring_bytes);
+                format!("what was in its {} rings then, at most {most} bytes,", by.rings)
+            }
+            None => "what was in its rings then".to_owned(),
+        };
+        let repaired = if self.recovered { ", and the trace was recovered later" } else { "" };
+        let what = format!(
+            "the recording was not ended in order{repaired}: {rings} is not here and not counted"
+        );
+        Some((what, !self.recovered))
     }
 
     fn learn(&mut self, fact: Fact) -> Result<(), &'static str> {
@@ -244,6 +320,11 @@ impl TraceReader {
             Fact::Stream(name) => {
                 self.begun.insert(name);
             }
+            Fact::Totals(totals) => self.totals = totals,
+            Fact::Recorder(recorder) => self.recorder = Some(recorder),
+            Fact::Skipped(name, bytes) => {
+                self.skipped.insert(name, bytes);
+            }
         }
         Ok(())
     }
@@ -257,11 +338,28 @@ impl TraceReader {
         }
         names.sort_unstable();
         let mut missing = Problems::default();
+        let total = |name: Option<StreamName>| self.totals.iter().find(|t| t.stream == name);
         for name in self.begun.iter().filter(|name| !names.contains(name)) {
-            missing.push(&name.to_string(), 0, "the file is missing, and its events with it");
+            let what = match total(Some(*name)) {
+                Some(total) => {
+                    format!("the file is missing, and its {} events with it", total.events)
+                }
+                None => "the file is missing, and its events with it".to_owned(),
+            };
+            missing.push(&name.to_string(), 0, what);
         }
-        if !self.dir.join(THREADS).exists() {
-            missing.push(THREADS, 0, "the file is missing; only other readers need it");
+        match std::fs::metadata(self.dir.join(THREADS)) {
+            Err(_) => missing.push(THREADS, 0, "the file is missing; only other readers need it"),
+            Ok(now) => {
+                if let Some(total) = total(None).filter(|total| now.len() < total.bytes) {
+                    let gone = total.bytes - now.len();
+                    let what = format!("{gone} bytes are missing; only other readers need them");
+                    missing.push(THREADS, now.len(), what);
+                }
+            }
+        }
+        if !self.dir.join(METADATA).exists() {
+            missing.push_repairable(METADATA, 0, "the file is missing; only other readers need it");
         }
         self.problems.extend(missing.list);
         for name in names {
@@ -294,7 +392,17 @@ impl TraceReader {
                 Step::End => break,
                 Step::Gap(gap) => problems.push_repairable(&text, gap.offset, gap.message),
                 Step::Stop(stop) => {
-                    problems.push_repairable(&text, stop.offset, stop.message);
+                    match stop {
+                        // Being written this moment.
+                        Stop { torn: true, .. } if self.live => {}
+                        Stop { torn: true, .. } if !self.finished => {
+                            problems.push_notice(&text, stop.offset, stop.message, true);
+                        }
+                        Stop { foreign: true, .. } => {
+                            problems.push(&text, stop.offset, stop.message);
+                        }
+                        _ => problems.push_repairable(&text, stop.offset, stop.message),
+                    }
                     break;
                 }
                 Step::Packet(offset, packet) => {
@@ -319,6 +427,19 @@ impl TraceReader {
             }
         }
         info.bytes = walk.offset;
+        if let Some(total) = self.totals.iter().find(|total| total.stream == Some(name))
+            && info.packets < total.packets
+        {
+            let there = count_events(&file, self.meta.uuid, info.bytes).map_err(failed)?;
+            let (packets, events) = (info.packets, total.events.saturating_sub(there));
+            let what = format!(
+                "{} of {} packets are missing, with {events} of {} events",
+                total.packets - packets,
+                total.packets,
+                total.events
+            );
+            problems.push(&text, info.bytes, what);
+        }
         Ok((info, problems))
     }
 
@@ -394,6 +515,25 @@ impl TraceReader {
         self.recovered
     }
 
+    /// Whether the trace is being recorded now: what is read is what was written so far.
+    #[must_use]
+    pub fn live(&self) -> bool {
+        self.live
+    }
+
+    /// Who recorded, and from how large rings, if the trace says so.
+    #[must_use]
+    pub fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// Bytes of the rings that were no records. Events in them are lost for the cause
+    /// [`CORRUPT`](crate::CORRUPT), counted as one for each run of bytes.
+    #[must_use]
+    pub fn skipped_bytes(&self) -> u64 {
+        self.skipped.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
     /// The events of `streams()[stream]`, from the first. Holds one packet in memory.
     ///
     /// # Errors
@@ -435,6 +575,33 @@ pub(crate) fn open_plain(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Counts the records of all whole packets.
+fn count_events(file: &File, uuid: [u8; 16], len: u64) -> io::Result<u64> {
+    let mut walk = Walk::new(StreamClass::Events, uuid, len);
+    let mut events = 0;
+    let mut records = Vec::new();
+    loop {
+        match walk.step(file)? {
+            Step::Packet(offset, header) => {
+                let len = header.content.saturating_sub(RECORDS_START as u64);
+                // No longer than the file, and than the longest packet.
+                records.resize(usize::try_from(len).unwrap_or(0), 0);
+                file.read_exact_at(&mut records, offset + RECORDS_START as u64)?;
+                let mut rest = records.as_slice();
+                while let Some(record) = RecordHeader::read(rest) {
+                    if (record.len as usize) < RECORD_HEADER_LEN {
+                        break;
+                    }
+                    events += 1;
+                    rest = rest.get(record.advance()..).unwrap_or_default();
+                }
+            }
+            Step::Gap(_) => {}
+            Step::End | Step::Stop(_) => return Ok(events),
+        }
+    }
+}
+
 /// Says what a directory without our sidecar looks like.
 fn stranger(dir: &Path) -> StoreError {
     let mut start = Vec::new();
@@ -442,7 +609,8 @@ fn stranger(dir: &Path) -> StoreError {
         let _ = file.take(8192).read_to_end(&mut start);
     }
     let has = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
-    let lttng = ["ust", "kernel"].iter().any(|sub| dir.join(sub).is_dir());
+    let lttng = ["ust/uid", "ust/pid"].iter().any(|sub| dir.join(sub).is_dir())
+        || dir.join("kernel").join(METADATA).is_file();
     let (what, hint) = if has(b"tracer_name = \"owlet\"") {
         ("an owlet trace whose .owlet file is missing", "babeltrace2 DIR still reads it")
     } else if start.starts_with(&[0x57, 0x1d, 0xd1, 0x75]) || start.starts_with(b"/* CTF") {

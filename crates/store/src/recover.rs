@@ -3,18 +3,19 @@
 //! Whole packets behind damage are kept, see `walk`. Nothing is thrown away: what is cut goes to
 //! `.cut-NAME` first. Other readers ignore files whose names begin with a dot.
 
-use crate::error::StoreError;
-use crate::file::replace;
+use crate::error::{ErrorKind, StoreError};
+use crate::file::{regular, replace};
 use crate::packet::StreamClass;
 use crate::reader::{Problem, TraceReader, open_plain};
 use crate::sidecar::{self, FactRef, SIDECAR};
 use crate::walk::{Gap, Step, Stop, Walk};
 use crate::writer::{METADATA, THREADS, metadata_text};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Bytes cut out of one file, and kept beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,14 +50,19 @@ impl Recovered {
     }
 }
 
-/// Cuts partial packets, bytes that are no packets and partial sidecar records, and writes the metadata anew where it is not
-/// what the sidecar says. A recording that did not end in order is marked as recovered: it is no
-/// longer a [`Problem`] that it did not. Doing it again changes nothing. Not for a trace still being recorded.
+/// Cuts partial packets, bytes that are no packets and partial sidecar records, and writes the
+/// metadata anew where it is not what the sidecar says. A recording that did not end in order is
+/// marked as recovered, which its readers are told for ever. Doing it again changes nothing. A stream of
+/// another trace is left alone.
 ///
 /// # Errors
-/// As [`TraceReader::open`]; those of the file system.
+/// As [`TraceReader::open`]; [`ErrorKind::Busy`] while the trace is being recorded; those of the file
+/// system. A link or device in the place of a file that needs repair is left as it is.
 pub fn recover(dir: &Path) -> Result<Recovered, StoreError> {
-    let trace = TraceReader::open(dir)?;
+    // Before any change: what is no trace, or is being recorded, is left alone.
+    TraceReader::open(dir)?;
+    let _lock = lock(dir)?;
+    let trace = TraceReader::open_as(dir, true)?;
     let mut done = Recovered::default();
     for stream in trace.streams() {
         cut_stream(&trace, &stream.name.to_string(), StreamClass::Events, &mut done)?;
@@ -68,15 +74,39 @@ pub fn recover(dir: &Path) -> Result<Recovered, StoreError> {
     let schemas = trace.schemas().iter().map(|(id, schema)| (*id, schema));
     let text = metadata_text(trace.meta(), trace.clock(), &processes, schemas);
     let path = dir.join(METADATA);
-    if std::fs::read(&path).ok().as_deref() != Some(text.as_bytes()) {
+    if !is_content(&path, text.as_bytes()) {
         replace(&path, text.as_bytes())?;
         done.metadata_rewritten = true;
     }
     if !trace.finished() && !trace.recovered() {
         mark(dir)?;
     }
-    done.remaining = TraceReader::open(dir)?.problems().to_vec();
+    done.remaining = TraceReader::open_as(dir, true)?.problems().to_vec();
     Ok(done)
+}
+
+/// Locks the sidecar as a recorder does. A reader holds it for a moment only.
+fn lock(dir: &Path) -> Result<File, StoreError> {
+    let path = dir.join(SIDECAR);
+    let file = open_plain(&path).map_err(|error| StoreError::io(&path, "cannot open", error))?;
+    for _ in 0..20 {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(5)),
+            // File systems without locks go without.
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(file),
+        }
+    }
+    let trace = TraceReader::open(dir)?;
+    let by = trace.recorder().map(|by| format!(" by process {}", by.pid)).unwrap_or_default();
+    let what = format!("the trace is being recorded{by}: it is left as it is");
+    Err(StoreError::new(ErrorKind::Busy, dir, what))
+}
+
+fn is_content(path: &Path, content: &[u8]) -> bool {
+    let mut found = Vec::new();
+    let read = open_plain(path)
+        .and_then(|file| file.take(content.len() as u64 + 1).read_to_end(&mut found));
+    read.is_ok() && found == content
 }
 
 /// Appends the mark to the sidecar, which is whole by now. A partial mark is cut the next time.
@@ -108,6 +138,8 @@ fn cut_stream(
             Step::Packet(..) => {}
             Step::Gap(Gap { offset, end, .. }) => gaps.push(offset..end),
             Step::End => break None,
+            // Somebody else's packets: the file belongs elsewhere.
+            Step::Stop(Stop { foreign: true, .. }) => break None,
             Step::Stop(Stop { offset, torn, .. }) => break Some((offset, torn)),
         }
     };
@@ -126,6 +158,7 @@ fn cut_tail(
     done: &mut Recovered,
 ) -> Result<(), StoreError> {
     let path = dir.join(name);
+    regular(&path)?;
     let failed = |error| StoreError::io(&path, "cannot cut", error);
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
     let old = file.metadata().map_err(failed)?.len();
@@ -146,6 +179,7 @@ fn cut_gaps(
     done: &mut Recovered,
 ) -> Result<(), StoreError> {
     let path = dir.join(name);
+    regular(&path)?;
     let new = dir.join(format!(".{name}.new"));
     let write = || {
         let file = File::open(&path)?;

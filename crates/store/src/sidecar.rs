@@ -4,7 +4,7 @@
 //! postcard [`Fact`]. Appended whole, like everything: a kill leaves at most one partial record.
 
 use crate::error::{ErrorKind, StoreError};
-use crate::meta::{ClockInfo, Loss, StreamName, TraceMeta};
+use crate::meta::{ClockInfo, Loss, Recorder, StreamName, TraceMeta};
 use owlet_wire::entry::{Process, Thread};
 use owlet_wire::schema::Schema;
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,22 @@ pub(crate) enum FactRef<'a> {
     Recovered,
     /// A stream's file is about to be made.
     Stream(StreamName),
+    /// What each file holds at the orderly end: what is missing later can be told.
+    Totals(&'a [Total]),
+    /// Who records, and how much its rings hold.
+    Recorder(Recorder),
+    /// Running totals of ring content that was no records.
+    Skipped(StreamName, u64),
+}
+
+/// What one file of packets holds in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Total {
+    /// `None` for the file of threads and processes.
+    pub(crate) stream: Option<StreamName>,
+    pub(crate) packets: u64,
+    pub(crate) events: u64,
+    pub(crate) bytes: u64,
 }
 
 /// One record, as it is read. The order of both enums' variants is the format.
@@ -51,6 +67,9 @@ pub(crate) enum Fact {
     Finished(u64),
     Recovered,
     Stream(StreamName),
+    Totals(Vec<Total>),
+    Recorder(Recorder),
+    Skipped(StreamName, u64),
 }
 
 /// The file's first bytes.

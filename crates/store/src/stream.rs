@@ -11,7 +11,7 @@
 //! | time before the record in front of it | set to that one's time (readers stop when time goes back) |
 //! | anything else | written as it is |
 
-use crate::error::StoreError;
+use crate::error::{ErrorKind, StoreError};
 use crate::file::AppendFile;
 use crate::packet::{
     CONTEXT_END, PACKET_MAX, PACKET_SPLIT, PacketHeader, RECORDS_START, StreamClass, TIME_MAX,
@@ -31,15 +31,26 @@ pub(crate) struct Stream {
     pub(crate) file: AppendFile,
     class: StreamClass,
     instance: u64,
-    seq: u64,
+    /// Packets written so far: the number of the next.
+    pub(crate) seq: u64,
     /// End of the last packet; no record may be earlier.
     end: u64,
     /// The caller's running count.
     lost: u64,
+    /// Records written so far.
+    pub(crate) events: u64,
     /// Records refused so far.
     pub(crate) malformed: u64,
     /// For the bound on open descriptors: when it was last written.
     pub(crate) used: u64,
+}
+
+/// What all packets of one run have in common.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    uuid: &'a [u8; 16],
+    cpu: u32,
+    begin: u64,
 }
 
 /// A packet being put together.
@@ -95,10 +106,11 @@ fn next_record<'r>(run: &mut &'r [u8]) -> Next<'r> {
 
 impl Stream {
     pub(crate) fn new(file: AppendFile, class: StreamClass, instance: u64) -> Self {
-        Self { file, class, instance, seq: 0, end: 0, lost: 0, malformed: 0, used: 0 }
+        Self { file, class, instance, seq: 0, end: 0, lost: 0, events: 0, malformed: 0, used: 0 }
     }
 
-    /// Appends a run of records as packets. On failure, `done` has the whole packets before it.
+    /// Appends a run of records as packets. On failure, `done` has what was written before it; when
+    /// there is no more room, that is all that fits.
     pub(crate) fn append(
         &mut self,
         uuid: &[u8; 16],
@@ -133,8 +145,13 @@ impl Stream {
                         let discarded = lost + self.malformed + malformed;
                         let full = std::mem::replace(&mut draft, Draft::start(Vec::new(), 0));
                         draft.last = full.last;
-                        self.write(uuid, packet.cpu, packet.begin, discarded, full, scratch, done)?;
-                        self.count(lost, &mut malformed, done);
+                        let context = Context { uuid, cpu: packet.cpu, begin: packet.begin };
+                        let before = done.events;
+                        let put = self.put(context, discarded, full, scratch, done);
+                        if put.is_ok() || done.events > before {
+                            self.count(lost, &mut malformed, done);
+                        }
+                        put?;
                     }
                     draft.push(header, record);
                 }
@@ -147,8 +164,13 @@ impl Stream {
         }
         let discarded = lost + self.malformed + malformed;
         if draft.events > 0 || discarded > self.lost + self.malformed {
-            self.write(uuid, packet.cpu, packet.begin, discarded, draft, scratch, done)?;
-            self.count(lost, &mut malformed, done);
+            let context = Context { uuid, cpu: packet.cpu, begin: packet.begin };
+            let before = done.events;
+            let put = self.put(context, discarded, draft, scratch, done);
+            if put.is_ok() || done.events > before {
+                self.count(lost, &mut malformed, done);
+            }
+            put?;
         } else {
             *scratch = draft.bytes;
         }
@@ -162,17 +184,69 @@ impl Stream {
         done.malformed += std::mem::take(malformed);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one packet's facts, each from another place")]
+    /// Writes a packet; where that needs more room than there is, as many of its records as fit.
+    fn put(
+        &mut self,
+        context: Context<'_>,
+        discarded: u64,
+        draft: Draft,
+        scratch: &mut Vec<u8>,
+        done: &mut Appended,
+    ) -> Result<(), StoreError> {
+        let (content, events) = (draft.content, draft.events);
+        let written = self.write(context, discarded, draft, scratch, done);
+        if let Err(error) = &written
+            && error.kind == ErrorKind::NoSpace
+            && events > 1
+        {
+            let whole = std::mem::take(scratch);
+            let all = self.put_parts(context, discarded, &whole[RECORDS_START..content], done);
+            *scratch = whole;
+            if all {
+                return Ok(());
+            }
+        }
+        written
+    }
+
+    /// Writes packets of half the records, a quarter, and so on, until not one more fits; whether all
+    /// did.
+    fn put_parts(
+        &mut self,
+        context: Context<'_>,
+        discarded: u64,
+        mut run: &[u8],
+        done: &mut Appended,
+    ) -> bool {
+        let mut records = Vec::new();
+        while let Next::Record(header, record) = next_record(&mut run) {
+            records.push((header, record));
+        }
+        let mut rest = records.as_slice();
+        let mut step = rest.len() / 2;
+        while step > 0 && !rest.is_empty() {
+            step = step.min(rest.len());
+            let (part, later) = rest.split_at(step);
+            let mut draft = Draft::start(Vec::new(), self.end);
+            part.iter().for_each(|(header, record)| draft.push(*header, record));
+            match self.write(context, discarded, draft, &mut Vec::new(), done) {
+                Ok(()) => rest = later,
+                Err(error) if error.kind == ErrorKind::NoSpace => step /= 2,
+                Err(_) => return false,
+            }
+        }
+        rest.is_empty()
+    }
+
     fn write(
         &mut self,
-        uuid: &[u8; 16],
-        cpu: u32,
-        begin: u64,
+        context: Context<'_>,
         discarded: u64,
         mut draft: Draft,
         scratch: &mut Vec<u8>,
         done: &mut Appended,
     ) -> Result<(), StoreError> {
+        let Context { uuid, cpu, begin } = context;
         // Without records, no later than the packet before: a record still to come may be older
         // than now.
         let end = draft.last;
@@ -181,7 +255,11 @@ impl Stream {
             // Readers take a first packet's count as "may have lost"; from an empty packet on, they
             // can tell how many.
             let opening = Draft::start(Vec::new(), begin);
-            self.write(uuid, cpu, begin, 0, opening, &mut Vec::new(), done)?;
+            let context = Context { begin, ..context };
+            if let Err(error) = self.write(context, 0, opening, &mut Vec::new(), done) {
+                *scratch = draft.bytes;
+                return Err(error);
+            }
         }
         let header = PacketHeader {
             class: self.class,
@@ -199,6 +277,7 @@ impl Stream {
         if result.is_ok() {
             self.seq += 1;
             self.end = end;
+            self.events += draft.events;
             done.events += draft.events;
             done.bytes += draft.bytes.len() as u64;
         }
@@ -222,7 +301,8 @@ impl Stream {
         draft.push(header, &record);
         let mut done = Appended::default();
         let begin = header.time;
-        self.write(uuid, 0, begin, 0, draft, &mut Vec::new(), &mut done)?;
+        let context = Context { uuid, cpu: 0, begin };
+        self.write(context, 0, draft, &mut Vec::new(), &mut done)?;
         Ok(done.bytes)
     }
 }

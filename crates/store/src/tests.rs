@@ -39,8 +39,7 @@ fn run(seqs: std::ops::Range<u64>) -> Vec<u8> {
 /// Sequence numbers of the whole trace.
 fn read(dir: &Path) -> Vec<u64> {
     let trace = TraceReader::open(dir).unwrap();
-    let strange: Vec<_> =
-        trace.problems().iter().filter(|p| !p.message.contains("not ended in order")).collect();
+    let strange: Vec<_> = trace.problems().iter().filter(|problem| !problem.notice).collect();
     assert!(strange.is_empty(), "{strange:?}");
     let mut seqs = Vec::new();
     for at in 0..trace.streams().len() {
@@ -139,7 +138,8 @@ fn every_write_fails_once() {
                 break;
             }
             if let Some((reported, failed)) = outcome {
-                assert_eq!(failed, 1, "write {writes}");
+                // A packet for which there is no room the first time is written in parts.
+                assert!(failed <= 1, "write {writes}");
                 assert_eq!(read(&path), reported, "write {writes}, {partial} bytes of it");
                 let trace = TraceReader::open(&path).unwrap();
                 assert_eq!(trace.schemas().len(), 1);
@@ -182,6 +182,27 @@ fn a_begin_that_fails_leaves_nothing() {
     drop(other);
 }
 
+/// A packet for which there is no room once is written in two; nothing is lost, and nothing twice.
+#[test]
+fn a_packet_is_split_where_there_is_little_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t");
+    let mut writer = TraceWriter::create(&path, &meta()).unwrap();
+    writer.add_schema(1, &schema("a:b")).unwrap();
+    let records = run(0..1000);
+    let packet =
+        PacketInfo { cpu: 0, begin: 0, end: 1 << 40, discarded_total: 3, records: &records };
+    fault::arm(2, 1000);
+    let done = writer.append_packet(StreamName::cpu(0), &packet).unwrap();
+    assert!(!fault::disarm());
+    assert_eq!((done.events, done.malformed), (1000, 0));
+    writer.finish().unwrap();
+    assert_eq!(read(&path), (0..1000).collect::<Vec<_>>());
+    let stream = TraceReader::open(&path).unwrap().streams()[0].clone();
+    // The empty one that makes the count exact, and the halves.
+    assert_eq!((stream.packets, stream.discarded), (3, 3));
+}
+
 /// Packets before the one that fails in a long run count.
 #[test]
 fn a_long_run_fails_in_the_middle() {
@@ -194,8 +215,9 @@ fn a_long_run_fails_in_the_middle() {
     let packet =
         PacketInfo { cpu: 0, begin: 0, end: 1 << 40, discarded_total: 0, records: &records };
     // The first write tells the sidecar of the stream.
-    fault::arm(3, 1000);
+    fault::arm_full(3, 1000);
     let error = writer.append_packet(StreamName::cpu(0), &packet).unwrap_err();
+    assert!(fault::disarm());
     assert_eq!(error.kind, ErrorKind::NoSpace);
     let written = writer.summary().events;
     assert!((60_000..70_000).contains(&written), "{written}");
@@ -226,7 +248,7 @@ fn clock_arithmetic() {
     let slow = ClockInfo { freq_hz: 1, ..clock };
     assert_eq!((slow.unix_ns(u64::MAX), slow.ticks_to_ns(u64::MAX)), (i64::MAX, u64::MAX));
     let zero = ClockInfo { freq_hz: 0, ..clock };
-    assert_eq!(zero.unix_ns(9_000_000_000), 10);
+    assert_eq!(zero.unix_ns(9_000_000_000), 0, "as at 1 Hz: a tick is the finest there is");
 }
 
 #[test]

@@ -145,9 +145,8 @@ fn clock_block(out: &mut String, clock: &ClockInfo) {
         ClockKind::Tsc => ("tsc", "time stamp counter"),
         ClockKind::Monotonic => ("monotonic", "CLOCK_MONOTONIC"),
     };
-    let freq = i128::from(clock.freq_hz.max(1));
-    let zero = i128::from(clock.base_unix_ns) * freq / 1_000_000_000 - i128::from(clock.base_ticks);
-    let (seconds, ticks) = (zero.div_euclid(freq), zero.rem_euclid(freq));
+    let freq = clock.freq_hz.max(1);
+    let (seconds, ticks) = clock.origin();
     line(
         out,
         format_args!(

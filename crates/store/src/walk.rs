@@ -6,7 +6,7 @@
 //! | anything else, a whole packet within `RESYNC_MAX` bytes after it | `Gap` | at that packet |
 //! | anything else | `Stop` | nowhere |
 
-use crate::packet::{MAGIC, PacketHeader, RECORDS_START, StreamClass};
+use crate::packet::{BadPacket, MAGIC, PacketHeader, RECORDS_START, StreamClass};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -23,6 +23,8 @@ pub(crate) struct Stop {
     pub(crate) message: String,
     /// The rest of the file may be a packet that was being written: what a killed recorder leaves.
     pub(crate) torn: bool,
+    /// The rest of the file is of another trace: nothing that can be repaired here.
+    pub(crate) foreign: bool,
 }
 
 /// Bytes that are no packets, with whole packets after them.
@@ -66,26 +68,26 @@ impl Walk {
         }
         if left < RECORDS_START as u64 {
             let message = format!("partial packet of {left} bytes");
-            return Ok(Step::Stop(Stop { offset, message, torn: true }));
+            return Ok(Step::Stop(Stop { offset, message, torn: true, foreign: false }));
         }
         let mut bytes = [0; RECORDS_START];
         match file.read_exact_at(&mut bytes, offset) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 let message = "the file became shorter".to_owned();
-                return Ok(Step::Stop(Stop { offset, message, torn: false }));
+                return Ok(Step::Stop(Stop { offset, message, torn: false, foreign: false }));
             }
             Err(error) => return Err(error),
         }
-        let (message, torn) = match PacketHeader::read(&bytes, &self.uuid, self.class) {
+        let (message, torn, foreign) = match PacketHeader::read(&bytes, &self.uuid, self.class) {
             Ok(header) if header.size > left => {
-                (format!("partial packet, {left} of {} bytes", header.size), true)
+                (format!("partial packet, {left} of {} bytes", header.size), true, false)
             }
             Ok(header) => {
                 self.offset += header.size;
                 return Ok(Step::Packet(offset, header));
             }
-            Err(bad) => (bad.to_string(), false),
+            Err(bad) => (bad.to_string(), false, bad == BadPacket::Uuid),
         };
         if let Some(end) = self.find(file, offset + 1)? {
             self.offset = end;
@@ -93,7 +95,7 @@ impl Walk {
             return Ok(Step::Gap(Gap { offset, end, message }));
         }
         let message = if torn { message } else { format!("{message}; {left} bytes are not read") };
-        Ok(Step::Stop(Stop { offset, message, torn }))
+        Ok(Step::Stop(Stop { offset, message, torn, foreign }))
     }
 
     /// The first whole packet that begins at `from` or not too far behind it.

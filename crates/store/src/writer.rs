@@ -11,9 +11,9 @@
 
 use crate::error::{ErrorKind, StoreError};
 use crate::file::{AppendFile, replace};
-use crate::meta::{ClockInfo, Loss, StreamKind, StreamName, TraceMeta};
+use crate::meta::{ClockInfo, Loss, Recorder, StreamKind, StreamName, TraceMeta};
 use crate::packet::StreamClass;
-use crate::sidecar::{self, FactRef, SIDECAR};
+use crate::sidecar::{self, FactRef, SIDECAR, Total};
 use crate::stream::Stream;
 use crate::tsdl::{self, PROCESS_EVENT, THREAD_EVENT};
 use owlet_wire::entry::{Entry, Process, Thread};
@@ -106,6 +106,7 @@ pub struct TraceWriter {
     schemas: HashMap<u32, Schema>,
     processes: Vec<Process>,
     losses: Vec<Loss>,
+    skipped: BTreeMap<StreamName, u64>,
     events: u64,
     scratch: Vec<u8>,
     /// Counts appends: the age of a stream's last use.
@@ -134,6 +135,7 @@ impl TraceWriter {
             Ok::<_, StoreError>(file)
         };
         let mut sidecar = make(SIDECAR)?;
+        sidecar.lock();
         let first = sidecar::record(&FactRef::Meta(meta)).unwrap_or_default();
         sidecar.append(&[&sidecar::header()[..], &first].concat())?;
         let mut metadata = make(METADATA)?;
@@ -151,10 +153,48 @@ impl TraceWriter {
             schemas: HashMap::new(),
             processes: Vec::new(),
             losses: Vec::new(),
+            skipped: BTreeMap::new(),
             events: 0,
             scratch: Vec::new(),
             turn: 0,
         })
+    }
+
+    /// Stores who records, and how much the rings hold that a killed recorder leaves behind.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn set_recorder(&mut self, recorder: Recorder) -> Result<(), StoreError> {
+        self.fact(&FactRef::Recorder(recorder))
+    }
+
+    /// Stores how many bytes of a stream's ring were no records, in all. Their events are a loss of
+    /// cause [`CORRUPT`](crate::CORRUPT), which the caller counts.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn set_skipped(&mut self, stream: StreamName, bytes: u64) -> Result<(), StoreError> {
+        if self.skipped.get(&stream).copied().unwrap_or(0) == bytes {
+            return Ok(());
+        }
+        self.fact(&FactRef::Skipped(stream, bytes))?;
+        self.skipped.insert(stream, bytes);
+        Ok(())
+    }
+
+    /// Whether every file is still there and has all that was written. One `stat` for each file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Changed`] for the first file that somebody removed, replaced or truncated.
+    pub fn check(&self) -> Result<(), StoreError> {
+        if matches!(self.dir.try_exists(), Ok(false)) {
+            let what = "the directory was removed while it was being recorded into";
+            return Err(StoreError::new(ErrorKind::Changed, &self.dir, what));
+        }
+        self.sidecar.check()?;
+        self.metadata.check()?;
+        self.threads.file.check()?;
+        self.streams.values().try_for_each(|stream| stream.file.check())
     }
 
     /// Takes away a trace without events: its files, and the directory unless it was there before.
@@ -265,8 +305,9 @@ impl TraceWriter {
     /// Cost: one walk and one copy of the records, one `write` for each MiB.
     ///
     /// # Errors
-    /// Those of the file system. The stream's file then ends where it ended before the packet that
-    /// failed, and the writer stays usable.
+    /// Those of the file system. The stream's file then ends with a whole packet, and the writer
+    /// stays usable. [`summary`](Self::summary) says how much was written; when there is no more
+    /// room, that is all that fits.
     pub fn append_packet(
         &mut self,
         stream: StreamName,
@@ -367,8 +408,8 @@ impl TraceWriter {
         }
     }
 
-    /// Ends the trace: metadata with the refined clock and the processes, and a mark that the end
-    /// was orderly.
+    /// Ends the trace: metadata with the refined clock and the processes, what each file holds, and
+    /// a mark that the end was orderly.
     ///
     /// # Errors
     /// Those of the file system; everything appended before stays readable.
@@ -383,6 +424,15 @@ impl TraceWriter {
             self.schemas.iter().map(|(id, schema)| (*id, schema)),
         );
         replace(&self.dir.join(METADATA), text.as_bytes())?;
+        let total = |stream, of: &Stream| Total {
+            stream,
+            packets: of.seq,
+            events: of.events,
+            bytes: of.file.len(),
+        };
+        let mut totals = vec![total(None, &self.threads)];
+        totals.extend(self.streams.iter().map(|(name, of)| total(Some(*name), of)));
+        self.fact(&FactRef::Totals(&totals))?;
         self.fact(&FactRef::Finished(self.events))?;
         self.sidecar.sync()?;
         let mut summary = self.summary();

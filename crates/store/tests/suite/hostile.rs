@@ -44,10 +44,12 @@ fn l8_truncated_at_every_byte() {
         assert!(crate::hostile::events(&full).starts_with(&events), "cut at {cut}:\n{now}");
         assert!(events.len() >= last && events.len() - last <= 3);
         last = events.len();
-        // Said, unless the cut is between two packets.
+        // Said, between two packets, too; and it is no notice, since the recording ended in order.
         let trace = TraceReader::open(dir.path()).unwrap();
-        let between = trace.streams()[0].bytes == cut as u64;
-        assert_eq!(trace.problems().is_empty(), between, "cut at {cut}:\n{now}");
+        let told: Vec<_> = trace.problems().iter().map(ToString::to_string).collect();
+        let missing = format!(", with {} of 7 events", 7 - events.len());
+        assert!(told.iter().any(|told| told.ends_with(&missing)), "cut at {cut}:\n{now}");
+        assert!(trace.problems().iter().all(|problem| !problem.notice));
     }
     assert_eq!(last, 6);
 }
@@ -190,7 +192,7 @@ fn damage_costs_the_packet_it_lies_in() {
             let done = recover(dir.path()).unwrap();
             let gap = if kept == 9 { starts[packet + 1] - starts[packet] } else { 777 };
             assert!(done.damaged() == gap as u64 && !done.cut[0].torn, "{done:?}");
-            assert_eq!(done.remaining.is_empty(), kept == 12 || packet == 3, "{done:?}");
+            assert_eq!(done.remaining.is_empty(), kept == 12, "{done:?}");
             assert_eq!(events(&dump(dir.path())), events(&before));
             assert_eq!(fs::read(dir.path().join(".cut-cpu_0")).unwrap().len(), gap);
         }
@@ -253,6 +255,11 @@ fn x5_strangers() {
     assert_eq!(make("lttng", "metadata", &[0x57, 0x1d, 0xd1, 0x75, 0, 0]).1, other);
     fs::create_dir_all(at("session/ust/uid")).unwrap();
     assert!(open_error(&at("session")).1.contains("LTTng session"));
+    // Like /etc.
+    fs::create_dir_all(at("other/kernel")).unwrap();
+    assert_eq!(open_error(&at("other")).1, "not an owlet trace");
+    make("kernel/kernel", "metadata", b"");
+    assert!(open_error(&at("kernel")).1.contains("LTTng session"));
     let lost = make("lost", "metadata", b"/* CTF 1.8 */\nenv { tracer_name = \"owlet\"; };");
     assert!(lost.1.contains(".owlet file is missing"));
 
@@ -269,6 +276,48 @@ fn x5_strangers() {
     assert_eq!(error.kind, ErrorKind::Version);
     assert!(recover(&at("garbage")).is_err());
     assert_eq!(fs::read(at("garbage/.owlet")).unwrap(), b"OWLTRACE\x02\0\0\0", "left alone");
+}
+
+/// Repair touches nothing outside the trace, and no device: a link stays, and what it leads to.
+#[test]
+fn recovery_follows_no_link() {
+    for name in ["metadata", "cpu_0"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (trace, other) = (dir.path().join("t"), dir.path().join("other"));
+        drop(write_ticks(&trace, 4));
+        let mut content = fs::read(trace.join(name)).unwrap();
+        content.truncate(content.len() - 10);
+        fs::write(&other, &content).unwrap();
+        fs::remove_file(trace.join(name)).unwrap();
+        std::os::unix::fs::symlink(&other, trace.join(name)).unwrap();
+        let error = recover(&trace).unwrap_err();
+        assert_eq!(error.path, trace.join(name));
+        assert_eq!(error.what, "is no regular file, and is left as it is");
+        assert!(fs::symlink_metadata(trace.join(name)).unwrap().is_symlink());
+        assert_eq!(fs::read(&other).unwrap(), content);
+    }
+}
+
+/// A stream of another trace cannot be repaired here: it is told and left as it is.
+#[test]
+fn a_stream_of_another_trace_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    write_ticks(dir.path(), 7).finish().unwrap();
+    let path = dir.path().join("cpu_0");
+    let mut bytes = fs::read(&path).unwrap();
+    // Every packet's uuid.
+    let starts: Vec<_> =
+        bytes.windows(20).enumerate().filter(|(_, w)| w[4..] == meta().uuid).map(|w| w.0).collect();
+    starts.iter().for_each(|at| bytes[at + 4] ^= 1);
+    fs::write(&path, &bytes).unwrap();
+    let trace = TraceReader::open(dir.path()).unwrap();
+    let told: Vec<_> = trace.problems().iter().map(ToString::to_string).collect();
+    assert!(told[0].starts_with("cpu_0 at byte 0: packet of another trace"), "{told:?}");
+    assert!(told[1].ends_with("3 of 3 packets are missing, with 7 of 7 events"), "{told:?}");
+    assert!(trace.problems().iter().all(|problem| !problem.repairable && !problem.notice));
+    let done = recover(dir.path()).unwrap();
+    assert!(done.cut.is_empty() && done.remaining.len() == 2, "{done:?}");
+    assert_eq!(fs::read(&path).unwrap(), bytes);
 }
 
 /// A FIFO or a directory by the name of a stream neither blocks nor fails the rest.
