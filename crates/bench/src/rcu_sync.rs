@@ -7,6 +7,9 @@
 //! | busy | one thread on another CPU that has sections without pause; wall time |
 //! | leave | a reader was inside for [`HOLD`] and leaves: wall time from its exit to the return |
 //!
+//! `membarrier` is the floor of all that wait for readers without barriers: the system call, for
+//! nobody.
+//!
 //! Then `wait_all` of k domains of all flavours: beside the slowest of them alone, and beside all of
 //! them one after the other. `idle`: nothing to wait for; `busy`: a thread on another CPU has
 //! sections in all of them without pause; `held`: a sleeping reader in each, the last of whom leaves
@@ -36,8 +39,11 @@ struct Line<'a> {
     syscalls: Option<f64>,
 }
 
+/// The membarrier of a grace period, and nothing else.
+const FLOOR: &str = "membarrier";
 /// In the order of the report.
-const CASES: [&str; 10] = [
+const CASES: [&str; 11] = [
+    FLOOR,
     "srcu",
     "expedited",
     "classic",
@@ -129,6 +135,9 @@ impl Bench {
             return Ok(());
         }
         for setting in SETTINGS {
+            if case == FLOOR && setting == "leave" {
+                continue;
+            }
             let before = self.stats(case)?;
             let us = self.setting(case, setting, n)?;
             let after = self.stats(case)?;

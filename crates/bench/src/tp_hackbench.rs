@@ -14,21 +14,24 @@
 //! |---|---|
 //! | none | called |
 //! | disabled | called, beside a tracepoint of the product that is switched off |
-//! | rcu-notify | a probe; the thread is offline in QSBR, and online for the event |
+//! | rcu-notify | a probe; the thread notifies RCU around the event as the kernel did (imitated) |
+//! | qsbr-notify | a probe; the thread is offline in Owlet's QSBR, and online for the event |
+//! | urcu-notify | the same with liburcu's QSBR, when it is installed |
 //! | srcu-classic | a probe, under SRCU with full barriers in its readers |
 //! | srcu-fast | a probe, under SRCU |
 //! | memb | a probe, under the reader of liburcu's default flavour |
 //! | owlet | a probe of the product's own tracepoint |
 //!
 //! How many events a message has decides every ratio. Unless it is given, it is chosen such that
-//! rcu-notify costs what it cost in the source; the other variants' ratios are then comparable.
+//! rcu-notify (or what `--reference` names) costs what it cost in the source; the other variants'
+//! ratios are then comparable.
 
 use crate::Options;
 use crate::harness::report::{Bound, Kind, Report, Table, number, rounded};
 use crate::harness::stats::{deviation, mean, median};
 use crate::harness::step::{self, Counts};
 use crate::harness::worker::Worker;
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -47,10 +50,13 @@ pub(crate) struct Hackbench {
     /// Messages from each sender to each receiver of its group [default: 3000, with --small 50]
     #[arg(short, long)]
     loops: Option<u32>,
-    /// Events a message, an even number [default: what makes rcu-notify / none that of the source;
-    /// with --small 20]
+    /// Events a message [default: what makes the reference / none the source's ratio; with --small 20]
     #[arg(short, long)]
-    events: Option<u32>,
+    events: Option<f64>,
+    /// The variant that is to cost what notifying RCU cost in the source [default: urcu-notify, and
+    /// rcu-notify where liburcu is not installed]
+    #[arg(long, value_parser = NOTIFIERS)]
+    reference: Option<String>,
     /// Rounds of the consumer's hash: what a probe costs
     #[arg(long, default_value_t = 4)]
     probe: u32,
@@ -64,7 +70,7 @@ struct Line {
     bench: &'static str,
     mode: &'static str,
     variant: &'static str,
-    events_per_message: u64,
+    events_per_message: Option<f64>,
     cpu_s_mean: Option<f64>,
     cpu_s_median: Option<f64>,
     cpu_s_sd: Option<f64>,
@@ -76,13 +82,16 @@ struct Line {
 
 const NONE: &str = "none";
 const NOTIFY: &str = "rcu-notify";
+const URCU_NOTIFY: &str = "urcu-notify";
 const FAST: &str = "srcu-fast";
-const VARIANTS: [&str; 7] = [NONE, "disabled", NOTIFY, "srcu-classic", FAST, "memb", "owlet"];
+const VARIANTS: [&str; 9] =
+    [NONE, "disabled", NOTIFY, "qsbr-notify", URCU_NOTIFY, "srcu-classic", FAST, "memb", "owlet"];
+const NOTIFIERS: [&str; 3] = [NOTIFY, "qsbr-notify", URCU_NOTIFY];
 const MODES: [&str; 2] = ["threads", "processes"];
 /// rcu-notify over none in the source: 3.451 s for 3.048 s.
 const SOURCE: f64 = 1.132;
 /// Events a message where they are not calibrated.
-const EVENTS: u64 = 20;
+const EVENTS: f64 = 20.0;
 /// Events of the loops.
 const LOOP: u64 = 200_000;
 
@@ -96,8 +105,19 @@ pub(crate) fn run(hackbench: &Hackbench, report: &mut Report) -> Result<()> {
     report.parameter("CPUs used", if hackbench.unpinned { "all" } else { "one" });
     report.parameter("probe", &format!("{} rounds of a hash", hackbench.probe));
     let worker = Worker::start("hackbench", &[])?.map_err(|why| anyhow!(why))?;
+    let variants: Vec<_> = VARIANTS.into_iter().filter(|name| worker.has(name)).collect();
+    if !worker.has(URCU_NOTIFY) {
+        report.say("peer absent  urcu-notify: liburcu is not installed");
+    }
+    let reference = match &hackbench.reference {
+        Some(name) => variants.iter().find(|variant| *variant == name).copied(),
+        None => [URCU_NOTIFY, NOTIFY].into_iter().find(|name| worker.has(name)),
+    };
+    let reference = reference.context("the reference is absent")?;
     let mut bench = Bench {
         worker,
+        variants,
+        reference,
         hackbench,
         loops,
         messages,
@@ -110,23 +130,23 @@ pub(crate) fn run(hackbench: &Hackbench, report: &mut Report) -> Result<()> {
     let mut events = BTreeMap::new();
     for mode in MODES {
         let chosen = match hackbench.events {
-            Some(events) => u64::from(events),
-            None if options.small => EVENTS,
+            Some(events) => Events::each(events),
+            None if options.small => Events::each(EVENTS),
             None => bench.calibrate(mode)?,
         };
-        ensure!(chosen % 2 == 0, "{chosen} events a message: not an even number");
-        report.parameter("events", &format!("{chosen} a message in {mode}"));
+        let each = chosen.a_message();
+        report.parameter("events", &format!("{each} a message in {mode}"));
         events.insert(mode, chosen);
     }
     for _ in 0..options.reps() {
-        for variant in VARIANTS {
+        for variant in bench.variants.clone() {
             let run = bench.worker.run(&format!("{variant}-event"), 1, options.size(LOOP, 1000))?;
             let ns = run.cpu_ns() / options.size(LOOP, 1000) as f64;
             bench.event_ns.entry(variant).or_default().push(ns);
         }
         for mode in MODES {
-            let events = events.get(mode).copied().unwrap_or(EVENTS);
-            for variant in VARIANTS {
+            let events = events.get(mode).copied().unwrap_or(Events::each(EVENTS));
+            for variant in bench.variants.clone() {
                 let run = bench.once(mode, variant, events)?;
                 bench.runs.entry((mode, variant)).or_default().push(run);
             }
@@ -137,11 +157,37 @@ pub(crate) fn run(hackbench: &Hackbench, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// Events in a hundred messages; whole pairs for the sender and for the receiver.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Events(u64);
+
+impl Events {
+    /// `each` a message, as near as can be.
+    fn each(each: f64) -> Self {
+        Self(2 * (each * 50.0).round().clamp(1.0, 25_000.0) as u64)
+    }
+
+    fn a_message(self) -> f64 {
+        self.0 as f64 / 100.0
+    }
+
+    /// How many there are when each of `members` senders, and as many receivers, has so many
+    /// messages.
+    fn total(self, members: u64, messages: u64) -> u64 {
+        let pairs = self.0 / 2;
+        let of = |pairs: u64| messages * pairs / 100 * 2;
+        members * (of(pairs / 2) + of(pairs - pairs / 2))
+    }
+}
+
 /// CPU and wall seconds.
 type Seconds = [f64; 2];
 
 struct Bench<'a> {
     worker: Worker,
+    /// Those that are there.
+    variants: Vec<&'static str>,
+    reference: &'static str,
     hackbench: &'a Hackbench,
     loops: u64,
     messages: u64,
@@ -155,45 +201,47 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Instructions of an event, before anything is timed.
     fn count(&mut self) -> Result<()> {
-        for variant in VARIANTS {
+        for &variant in &self.variants {
             let counts = step::count(&mut self.worker, &format!("{variant}-event"), 16)?;
             self.counts.insert(variant, counts);
         }
         Ok(())
     }
 
-    fn once(&mut self, mode: &str, variant: &str, events: u64) -> Result<Seconds> {
+    fn once(&mut self, mode: &str, variant: &str, events: Events) -> Result<Seconds> {
         let processes = u64::from(mode == "processes");
         let (groups, fds) = (u64::from(self.hackbench.groups), u64::from(self.hackbench.fds));
         let (probe, pinned) =
             (u64::from(self.hackbench.probe), u64::from(!self.hackbench.unpinned));
-        let numbers = [processes, groups, fds, self.loops, events, probe, pinned];
+        let numbers = [processes, groups, fds, self.loops, events.0, probe, pinned];
         let answer = self.worker.call(variant, &numbers)?;
         let &[cpu, wall, messages, seen, violations] = answer.as_slice() else {
             bail!("it says {answer:?}")
         };
-        self.wrong +=
-            self.messages.abs_diff(messages) + (self.messages * events).abs_diff(seen) + violations;
+        let expected = events.total(groups * fds, self.loops * fds);
+        self.wrong += self.messages.abs_diff(messages) + expected.abs_diff(seen) + violations;
         Ok([cpu as f64 / 1e9, wall as f64 / 1e9])
     }
 
     /// The number of events a message at which rcu-notify over none is that of the source: with b the
-    /// time of a message without events, c that of an event of none, d that which rcu-notify adds,
+    /// time of a message without events, c that of an event of none, d that which the reference adds,
     /// (b + E (c + d)) / (b + E c) = [`SOURCE`].
-    fn calibrate(&mut self, mode: &'static str) -> Result<u64> {
-        let events = 10 * EVENTS;
-        let mut seconds = [const { Vec::new() }; 3];
-        for _ in 0..self.hackbench.options.reps().min(5) {
-            let each = [(NONE, 0), (NONE, events), (NOTIFY, events)];
-            for (seconds, (variant, events)) in seconds.iter_mut().zip(each) {
-                seconds.push(self.once(mode, variant, events)?[0]);
-            }
+    fn calibrate(&mut self, mode: &'static str) -> Result<Events> {
+        let events = 2.0 * EVENTS;
+        let (few, many) = (Events(0), Events::each(events));
+        let (mut bare, mut c, mut d) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..self.hackbench.options.reps().min(9) {
+            let [empty, _] = self.once(mode, NONE, few)?;
+            let [none, _] = self.once(mode, NONE, many)?;
+            let [notify, _] = self.once(mode, self.reference, many)?;
+            bare.push(empty);
+            c.push((none - empty) / events);
+            d.push((notify - none) / events);
         }
-        let [bare, none, notify] = seconds.map(|seconds| median(&seconds));
-        let (c, d) = ((none - bare) / events as f64, (notify - none) / events as f64);
+        let [bare, c, d] = [bare, c, d].map(|values| median(&values));
         let best = (SOURCE - 1.0) * bare / (d - (SOURCE - 1.0) * c);
-        ensure!(best.is_finite() && best > 0.0, "rcu-notify costs nothing here: give --events");
-        Ok(2 * (best / 2.0).round().clamp(1.0, 500.0) as u64)
+        // Noise may leave it without a solution.
+        Ok(Events::each(if best > 0.0 { best } else { EVENTS }))
     }
 
     fn cpu(&self, mode: &'static str, variant: &'static str) -> Vec<f64> {
@@ -201,9 +249,10 @@ impl Bench<'_> {
         runs.into_iter().flatten().map(|seconds| seconds[0]).collect()
     }
 
-    /// Of means, as in the source.
+    /// The median of the ratios of neighbouring runs: what slows a stretch of time down slows both.
     fn ratio(&self, mode: &'static str, variant: &'static str) -> f64 {
-        mean(&self.cpu(mode, variant)) / mean(&self.cpu(mode, NONE))
+        let (variant, none) = (self.cpu(mode, variant), self.cpu(mode, NONE));
+        median(&variant.iter().zip(&none).map(|(a, b)| a / b).collect::<Vec<_>>())
     }
 
     /// An event's nanoseconds more than the checker's.
@@ -212,12 +261,12 @@ impl Bench<'_> {
         of(variant) - of(NONE)
     }
 
-    fn tell(&self, events: &BTreeMap<&str, u64>, report: &mut Report) -> Result<()> {
+    fn tell(&self, events: &BTreeMap<&str, Events>, report: &mut Report) -> Result<()> {
         let mut table = Table::new(&[
             "mode", "variant", "mean s", "median s", "sd", "/ none", "wall s", "event ns", "instr.",
         ]);
         for mode in MODES {
-            for variant in VARIANTS {
+            for &variant in &self.variants {
                 let cpu = self.cpu(mode, variant);
                 let runs = self.runs.get(&(mode, variant)).into_iter().flatten();
                 let wall = median(&runs.map(|seconds| seconds[1]).collect::<Vec<_>>());
@@ -238,7 +287,7 @@ impl Bench<'_> {
                     bench: "tp-hackbench",
                     mode,
                     variant,
-                    events_per_message: events.get(mode).copied().unwrap_or(0),
+                    events_per_message: events.get(mode).and_then(|e| rounded(e.a_message())),
                     cpu_s_mean: rounded(mean(&cpu)),
                     cpu_s_median: rounded(median(&cpu)),
                     cpu_s_sd: rounded(deviation(&cpu)),
@@ -250,7 +299,8 @@ impl Bench<'_> {
             }
         }
         report.say(
-            "\nCPU seconds of all senders and receivers; event: a loop of nothing else, less none",
+            "\nCPU seconds of all senders and receivers; / none: median over neighbouring runs; event: in a \
+             loop of nothing else, less none",
         );
         report.say(&table.text());
         Ok(())
@@ -269,9 +319,10 @@ impl Bench<'_> {
             let locked = self.counts.get(variant).map_or(f64::NAN, |counts| counts.locked);
             report.gate_locked(&format!("{variant}: locked instructions an event"), locked);
         }
+        let reference = self.reference;
         for mode in MODES {
-            let notify = self.ratio(mode, NOTIFY);
-            let what = format!("{mode}: rcu-notify / none");
+            let notify = self.ratio(mode, reference);
+            let what = format!("{mode}: {reference} / none");
             report.judge(&what, notify, Bound::Least(1.10), Kind::Cpu);
             report.judge(&what, notify, Bound::Most(1.15), Kind::Cpu);
             for (variant, most) in [(FAST, 1.01), ("disabled", 1.002)] {
@@ -279,7 +330,27 @@ impl Bench<'_> {
                 report.judge(&what, self.ratio(mode, variant), Bound::Most(most), Kind::Cpu);
             }
         }
-        let gain = self.event(NOTIFY) - self.event(FAST);
-        report.judge("an event: rcu-notify - srcu-fast, ns", gain, Bound::Least(8.0), Kind::Cpu);
+        let gain = self.event(reference) - self.event(FAST);
+        report.judge(
+            &format!("an event: {reference} - srcu-fast, ns"),
+            gain,
+            Bound::Least(8.0),
+            Kind::Cpu,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_in_whole_pairs() {
+        assert_eq!(Events::each(20.0), Events(2000));
+        assert_eq!(Events::each(0.0), Events(2));
+        assert_eq!(Events::each(4.55).a_message(), 4.56);
+        // 4.5 a message: 225 pairs in a hundred, of which the sender has 112.
+        assert_eq!(Events(450).total(2, 100), 900);
+        assert_eq!(Events(450).total(2, 50), 2 * (112 + 112));
     }
 }

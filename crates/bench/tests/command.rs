@@ -163,16 +163,14 @@ fn tp_hackbench_counts_hold() {
         "event_ns",
         "event_instructions",
     ];
-    let args = ["tp-hackbench", "--small", "--json", "--reps", "1", "-l", "10", "-e", "6"];
+    let args = ["tp-hackbench", "--small", "--json", "--reps", "1", "-l", "10", "-e", "6.5"];
     let lines = lines(&args, &keys);
     for mode in ["threads", "processes"] {
-        let variants = lines.iter().filter(|l| l["mode"] == mode && l["events_per_message"] == 6);
+        let variants = lines.iter().filter(|l| l["mode"] == mode && l["events_per_message"] == 6.5);
         assert!(variants.count() >= 7);
     }
     let disabled = lines.iter().find(|l| l["variant"] == "disabled").expect("a line");
     assert!(disabled["event_instructions"].as_f64().expect("counted") <= 3.0);
-    let odd = bench(&["tp-hackbench", "--small", "-e", "5"]);
-    assert_eq!(odd.status.code(), Some(2));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Owlet's flavours (and one imitation) behind one trait, so that every benchmark runs the same loop
 //! around each. All of it is the public API.
 
-use owlet_rcu::{Cookie, Domain, Online, Qsbr, Reader, Srcu, Tasks, TasksTrace};
+use owlet_rcu::{ClassicSrcu, Cookie, Domain, Online, Qsbr, Reader, Srcu, Tasks, TasksTrace};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 /// How a thread protects what it reads.
 pub(crate) trait Protect: 'static {
@@ -24,13 +24,16 @@ pub(crate) trait Protect: 'static {
     }
 }
 
+/// One can wait until the sections have ended.
+pub(crate) trait Wait: Protect {
+    /// Waits.
+    fn synchronize();
+}
+
 /// A flavour with grace periods.
-pub(crate) trait Flavour: Protect {
+pub(crate) trait Flavour: Wait {
     /// Its domain.
     fn domain() -> &'static dyn Domain;
-
-    /// Waits for one.
-    fn synchronize();
 
     /// Takes a cookie.
     fn snapshot() -> Cookie;
@@ -43,30 +46,34 @@ pub(crate) trait Flavour: Protect {
 }
 
 /// The methods of [`Flavour`] as those of a static: inherent ones, as a user has them.
-macro_rules! of_static {
-    ($static:ident, $synchronize:ident) => {
-        fn domain() -> &'static dyn Domain {
-            &$static
+macro_rules! flavour {
+    ($name:ident, $static:ident, $synchronize:ident) => {
+        impl Wait for $name {
+            #[inline(always)]
+            fn synchronize() {
+                $static.$synchronize();
+            }
         }
 
-        #[inline(always)]
-        fn synchronize() {
-            $static.$synchronize();
-        }
+        impl Flavour for $name {
+            fn domain() -> &'static dyn Domain {
+                &$static
+            }
 
-        #[inline(always)]
-        fn snapshot() -> Cookie {
-            $static.snapshot()
-        }
+            #[inline(always)]
+            fn snapshot() -> Cookie {
+                $static.snapshot()
+            }
 
-        #[inline(always)]
-        fn start_poll() -> Cookie {
-            $static.start_poll()
-        }
+            #[inline(always)]
+            fn start_poll() -> Cookie {
+                $static.start_poll()
+            }
 
-        #[inline(always)]
-        fn poll(cookie: Cookie) -> bool {
-            $static.poll(cookie)
+            #[inline(always)]
+            fn poll(cookie: Cookie) -> bool {
+                $static.poll(cookie)
+            }
         }
     };
 }
@@ -91,9 +98,7 @@ macro_rules! guarded {
             }
         }
 
-        impl Flavour for $name {
-            of_static!($static, synchronize);
-        }
+        flavour!($name, $static, synchronize);
     };
 }
 
@@ -114,29 +119,14 @@ guarded!(
     Trace2, TRACE_2: TasksTrace = TasksTrace::named("tasks-trace-2")
 );
 
-/// SRCU with full barriers at both ends of its sections.
-pub(crate) struct Classic;
-
-static CLASSIC: Srcu = Srcu::named("classic");
-
-impl Protect for Classic {
-    type Thread = ();
-
-    fn thread() {}
-
-    #[inline(always)]
-    fn section<R>((): &mut (), f: impl FnOnce() -> R) -> R {
-        let _section = CLASSIC.read();
-        fence(Ordering::SeqCst);
-        let result = f();
-        fence(Ordering::SeqCst);
-        result
-    }
-}
-
-impl Flavour for Classic {
-    of_static!(CLASSIC, synchronize);
-}
+guarded!(
+    /// SRCU with full barriers in the readers.
+    Classic, CLASSIC: ClassicSrcu = ClassicSrcu::named("classic")
+);
+guarded!(
+    /// SRCU whose readers count by atomics, so that no grace period has a membarrier.
+    Fenced, FENCED: Srcu = Srcu::fenced("fenced")
+);
 
 /// SRCU, by the raw pair.
 pub(crate) struct Raw;
@@ -172,8 +162,27 @@ impl Protect for Expedited {
     }
 }
 
-impl Flavour for Expedited {
-    of_static!(FAST, synchronize_expedited);
+flavour!(Expedited, FAST, synchronize_expedited);
+
+/// The floor of what waits for readers without barriers: the membarrier alone, for nobody.
+pub(crate) struct Membarrier;
+
+impl Protect for Membarrier {
+    type Thread = ();
+
+    fn thread() {}
+
+    #[inline(always)]
+    fn section<R>((): &mut (), f: impl FnOnce() -> R) -> R {
+        f()
+    }
+}
+
+impl Wait for Membarrier {
+    #[inline(always)]
+    fn synchronize() {
+        owlet_percpu::fence::heavy_rseq();
+    }
 }
 
 /// QSBR: threads are registered.
@@ -207,9 +216,7 @@ macro_rules! registered {
             }
         }
 
-        impl Flavour for $name {
-            of_static!($static, synchronize);
-        }
+        flavour!($name, $static, synchronize);
     };
 }
 
@@ -263,9 +270,7 @@ macro_rules! voluntary {
             }
         }
 
-        impl Flavour for $name {
-            of_static!($static, synchronize);
-        }
+        flavour!($name, $static, synchronize);
     };
 }
 
@@ -277,6 +282,42 @@ voluntary!(
     /// Tasks, the second.
     Voluntary2, TASKS_2, "tasks-2"
 );
+
+/// What the kernel did around an event on an idle CPU (`rcu_irq_enter` and `rcu_irq_exit`,
+/// kernel/rcu/tree.c of Linux 4.18): the CPU's `dynticks` is incremented by an atomic that is a full
+/// barrier, on the way in and on the way out, and nesting is counted. Imitated; no grace period looks.
+pub(crate) struct KernelNotify;
+
+/// One thread's, in the place of a CPU's.
+#[repr(align(128))]
+pub(crate) struct Dynticks {
+    count: AtomicU64,
+    nesting: Cell<u64>,
+}
+
+impl Protect for KernelNotify {
+    type Thread = Box<Dynticks>;
+
+    fn thread() -> Self::Thread {
+        Box::new(Dynticks { count: AtomicU64::new(0), nesting: Cell::new(0) })
+    }
+
+    #[inline(always)]
+    fn section<R>(thread: &mut Self::Thread, f: impl FnOnce() -> R) -> R {
+        let outer = thread.nesting.get();
+        if outer == 0 {
+            thread.count.fetch_add(1, Ordering::SeqCst);
+        }
+        thread.nesting.set(outer + 1);
+        let result = f();
+        let outer = thread.nesting.get() - 1;
+        thread.nesting.set(outer);
+        if outer == 0 {
+            thread.count.fetch_add(1, Ordering::SeqCst);
+        }
+        result
+    }
+}
 
 /// The reader of liburcu's default flavour, `memb`, as its header has it inlined: a nesting count in
 /// thread-local memory, and the phase of the grace period in it. (Its grace periods are not here.)

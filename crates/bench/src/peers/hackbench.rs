@@ -2,14 +2,15 @@
 //!
 //! | case | numbers |
 //! |---|---|
-//! | VARIANT | `PROCESSES GROUPS FDS LOOPS EVENTS ROUNDS PINNED` -> CPU ns, wall ns, messages, events, violations |
+//! | VARIANT | `PROCESSES GROUPS FDS LOOPS EVENTS ROUNDS PINNED`, events in 100 messages -> CPU ns, wall ns, messages, events, violations |
 //! | VARIANT-event | a loop: N events, nothing else |
 
 mod checker;
 mod crowd;
 mod variants;
 
-use super::flavours::{Classic, Fast, Memb, Notify};
+use super::flavours::{Classic, Fast, KernelNotify, Memb, Notify};
+use super::urcu;
 use crate::harness::serve::Case;
 use anyhow::{Result, bail};
 use checker::Data;
@@ -25,7 +26,11 @@ pub(crate) fn start() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     variant::<None>(&mut cases, "none", "none-event");
     variant::<Disabled>(&mut cases, "disabled", "disabled-event");
-    variant::<By<Notify>>(&mut cases, "rcu-notify", "rcu-notify-event");
+    variant::<By<KernelNotify>>(&mut cases, "rcu-notify", "rcu-notify-event");
+    variant::<By<Notify>>(&mut cases, "qsbr-notify", "qsbr-notify-event");
+    if urcu::Notify::is_installed() {
+        variant::<By<urcu::Notify>>(&mut cases, "urcu-notify", "urcu-notify-event");
+    }
     variant::<By<Classic>>(&mut cases, "srcu-classic", "srcu-classic-event");
     variant::<By<Fast>>(&mut cases, "srcu-fast", "srcu-fast-event");
     variant::<By<Memb>>(&mut cases, "memb", "memb-event");

@@ -2,7 +2,8 @@
 //! those of `urcu/bench.c`, so that one loop in the benchmark asks both.
 
 use super::flavours::{
-    Classic, Expedited, Fast, Flavour, Memb, Notify, Protect, Raw, Trace, Voluntary, quiescent_each,
+    Classic, Expedited, Fast, Fenced, Flavour, Memb, Membarrier, Notify, Protect, Raw, Trace,
+    Voluntary, Wait, quiescent_each,
 };
 use super::readers::{section, shared};
 use crate::harness::inner::pin;
@@ -31,6 +32,7 @@ pub(crate) fn read_cases() -> Result<Vec<Case>> {
         read::<Fast>("srcu"),
         read::<Raw>("srcu-raw"),
         read::<Classic>("srcu-classic"),
+        read::<Fenced>("srcu-fenced"),
         Case::new("qsbr", |n| {
             let shared = shared();
             quiescent_each(n, 1, || {
@@ -52,6 +54,7 @@ pub(crate) fn read_cases() -> Result<Vec<Case>> {
 /// The cases of `rcu-sync`.
 pub(crate) fn sync_cases() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
+    waits::<Membarrier>(&mut cases, ["membarrier-sync", "membarrier-parked", "membarrier-busy"]);
     grace::<Fast>(
         &mut cases,
         ["srcu-sync", "srcu-parked", "srcu-busy", "srcu-leave", "srcu-stats"],
@@ -70,6 +73,10 @@ pub(crate) fn sync_cases() -> Result<Vec<Case>> {
         &mut cases,
         ["classic-sync", "classic-parked", "classic-busy", "classic-leave", "classic-stats"],
     );
+    grace::<Fenced>(
+        &mut cases,
+        ["fenced-sync", "fenced-parked", "fenced-busy", "fenced-leave", "fenced-stats"],
+    );
     grace::<Notify>(
         &mut cases,
         ["qsbr-sync", "qsbr-parked", "qsbr-busy", "qsbr-leave", "qsbr-stats"],
@@ -86,13 +93,21 @@ pub(crate) fn sync_cases() -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// What is measured of a flavour's grace periods, under the names given.
+/// What is measured of waiting, under the names given.
+fn waits<W: Wait>(cases: &mut Vec<Case>, names: [&'static str; 3]) {
+    let [sync, parked, busy] = names;
+    cases.extend([
+        Case::new(sync, |n| (0..n).for_each(|_| W::synchronize())),
+        Case::call(parked, with_parked::<W>),
+        Case::call(busy, with_busy::<W>),
+    ]);
+}
+
+/// [`waits`], and what readers have to do with it.
 fn grace<F: Flavour>(cases: &mut Vec<Case>, names: [&'static str; 5]) {
     let [sync, parked, busy, leave, stats] = names;
+    waits::<F>(cases, [sync, parked, busy]);
     cases.extend([
-        Case::new(sync, |n| (0..n).for_each(|_| F::synchronize())),
-        Case::call(parked, with_parked::<F>),
-        Case::call(busy, with_busy::<F>),
         Case::call(leave, after_leave::<F>),
         Case::call(stats, |_| {
             let stats = F::domain().stats();
@@ -102,7 +117,7 @@ fn grace<F: Flavour>(cases: &mut Vec<Case>, names: [&'static str; 5]) {
 }
 
 /// `BATCHES BATCH` -> CPU and wall nanoseconds of each batch of grace periods.
-fn timed<F: Flavour>(numbers: &[u64]) -> Result<Vec<u64>> {
+fn timed<F: Wait>(numbers: &[u64]) -> Result<Vec<u64>> {
     let &[batches, batch] = numbers else { bail!("takes BATCHES BATCH") };
     let mut out = Vec::new();
     for _ in 0..batches {
@@ -115,7 +130,7 @@ fn timed<F: Flavour>(numbers: &[u64]) -> Result<Vec<u64>> {
 }
 
 /// [`timed`] with threads of the flavour that sleep, outside of any section.
-fn with_parked<F: Flavour>(numbers: &[u64]) -> Result<Vec<u64>> {
+fn with_parked<F: Wait>(numbers: &[u64]) -> Result<Vec<u64>> {
     let (end, wake, ready) = (Mutex::new(false), Condvar::new(), Barrier::new(PARKED + 1));
     std::thread::scope(|scope| {
         for _ in 0..PARKED {
@@ -146,7 +161,7 @@ fn with_parked<F: Flavour>(numbers: &[u64]) -> Result<Vec<u64>> {
 }
 
 /// [`timed`] with one thread on another CPU that has sections without pause.
-fn with_busy<F: Flavour>(numbers: &[u64]) -> Result<Vec<u64>> {
+fn with_busy<F: Wait>(numbers: &[u64]) -> Result<Vec<u64>> {
     let (stop, ready) = (AtomicBool::new(false), Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {

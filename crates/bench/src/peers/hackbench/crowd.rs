@@ -27,7 +27,7 @@ pub(super) struct Shape {
     pub(super) fds: usize,
     /// Messages from each sender to each receiver of its group.
     pub(super) loops: u64,
-    /// Events a message.
+    /// Events in a hundred messages.
     pub(super) events: u64,
     /// All on one CPU.
     pub(super) pinned: bool,
@@ -148,7 +148,7 @@ fn member<V: Variant>(
     (&gate.ready).write_all(&[1])?;
     (&gate.open).read_exact(&mut [0])?;
     let start = clock(libc::CLOCK_THREAD_CPUTIME_ID);
-    // The sender's share of a message's events, in pairs; the receiver has the rest.
+    // The sender's share of the events, in pairs; the receiver has the rest.
     let pairs = shape.events / 2;
     let messages = match role {
         Role::Send(to) => send(&mut variant, &to, shape.loops, pairs / 2)?,
@@ -165,9 +165,10 @@ fn member<V: Variant>(
 
 fn send(variant: &mut impl Variant, to: &[UnixStream], loops: u64, pairs: u64) -> Result<u64> {
     let message = [7; SIZE];
+    let mut spread = Spread { pairs, so_far: 0 };
     for _ in 0..loops {
         for mut to in to {
-            events(variant, pairs);
+            events(variant, spread.next());
             to.write_all(&message).context("send")?;
         }
     }
@@ -176,14 +177,32 @@ fn send(variant: &mut impl Variant, to: &[UnixStream], loops: u64, pairs: u64) -
 
 fn receive(variant: &mut impl Variant, mut from: UnixStream, n: u64, pairs: u64) -> Result<u64> {
     let mut message = [0; SIZE];
+    let mut spread = Spread { pairs, so_far: 0 };
     for _ in 0..n {
         from.read_exact(&mut message).context("receive")?;
-        events(variant, pairs);
+        events(variant, spread.next());
     }
     Ok(n)
 }
 
-/// Locks are taken and given back, two deep.
+/// So many pairs of events in a hundred messages, evenly.
+struct Spread {
+    pairs: u64,
+    /// Hundredths of a pair.
+    so_far: u64,
+}
+
+impl Spread {
+    /// The next message's.
+    fn next(&mut self) -> u64 {
+        self.so_far += self.pairs;
+        let whole = self.so_far / 100;
+        self.so_far %= 100;
+        whole
+    }
+}
+
+/// Locks are taken and given back.
 #[inline(always)]
 pub(super) fn events(variant: &mut impl Variant, pairs: u64) {
     for pair in 0..pairs {
@@ -235,4 +254,18 @@ fn wait(pid: libc::pid_t) -> Result<()> {
         bail!("a process failed (status {status:#x})");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_spread_evenly() {
+        let mut spread = Spread { pairs: 250, so_far: 0 };
+        let pairs: Vec<_> = (0..4).map(|_| spread.next()).collect();
+        assert_eq!(pairs, [2, 3, 2, 3]);
+        let sum: u64 = (0..96).map(|_| spread.next()).sum();
+        assert_eq!(sum, 240);
+    }
 }
