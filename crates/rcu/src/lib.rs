@@ -82,7 +82,7 @@ pub use cell::{Rcu, Retired, Section, StaticDomain};
 #[cfg(not(loom))]
 pub use domain::Domain;
 #[cfg(not(loom))]
-pub use engine::{EngineRef, Holder, Stats, wait_all, wait_all_expedited};
+pub use engine::{EngineRef, Holder, Stats, heavy_fences, wait_all, wait_all_expedited};
 #[cfg(not(loom))]
 pub use future::Synchronize;
 #[cfg(not(loom))]

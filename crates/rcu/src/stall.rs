@@ -85,7 +85,7 @@ pub fn set_timeout(timeout: Option<Duration>) {
 }
 
 /// Who is told, instead of the standard error stream. Called on the thread that leads the grace
-/// period (or drops the domain): it must not wait for grace periods of that domain.
+/// period (or drops the domain); others wait for it meanwhile.
 pub fn set_reporter(reporter: fn(&Report)) {
     REPORTER.store(reporter as *mut (), Ordering::Release);
 }
@@ -126,7 +126,9 @@ fn tell(engine: &Engine, kind: Kind, age: Duration) {
     } else {
         // SAFETY: only `set_reporter` stores there, and it stores a `fn(&Report)`.
         let reporter = unsafe { core::mem::transmute::<*mut (), fn(&Report)>(reporter) };
-        reporter(&report);
+        // A reporter that panics does not take the leader with it.
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reporter(&report)));
+        let _ = told.map_err(core::mem::forget);
     }
 }
 

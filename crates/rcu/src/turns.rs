@@ -93,7 +93,13 @@ impl Turns {
     }
 
     /// Becomes the leader, if there is none. `me` names the caller and is not 0.
+    ///
+    /// A caller that leads already, further up its stack (the worker, when a callback waits), abandons
+    /// that grace period for a new one: it must ask [`Turns::is_led`] when it comes back to it.
     pub fn try_lead(&self, me: usize) -> bool {
+        if self.leader.load(Ordering::Relaxed) == me {
+            self.abandon();
+        }
         // [O] Acquire: pairs with the release in resign().
         self.leader.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -107,6 +113,20 @@ impl Turns {
     /// The leader begins a grace period. [`crate::protocol::Stepper`] has `[E]` next.
     pub fn begin(&self) {
         self.seq.store(self.seq.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+    }
+
+    /// The leader gives up the grace period it began, and being the leader. Cookies wait longer for it,
+    /// never shorter; the next grace period finds the flavour's state as any leader leaves it.
+    pub fn abandon(&self) {
+        self.seq.store(self.seq.load(Ordering::Relaxed) & !1, Ordering::Relaxed);
+        // [O] Release: as in resign().
+        self.leader.store(0, Ordering::Release);
+    }
+
+    /// True if `me` still leads the grace period that it found numbered `begun` once begun.
+    #[must_use]
+    pub fn is_led(&self, me: usize, begun: u64) -> bool {
+        self.leader.load(Ordering::Relaxed) == me && self.seq.load(Ordering::Relaxed) == begun
     }
 
     /// The leader ends the grace period it began.
@@ -129,15 +149,21 @@ impl Turns {
         self.gate.sleep_unless(kernel, done);
     }
 
-    /// Waits for the moment: follows, or leads (`lead` begins, runs and ends one grace period).
-    pub fn wait(&self, kernel: &impl Kernel, me: usize, cookie: Cookie, mut lead: impl FnMut()) {
+    /// Waits for the moment: follows, or leads. `lead` begins, runs and ends one grace period, and says
+    /// whether it did (it is no longer the leader if not).
+    pub fn wait(
+        &self,
+        kernel: &impl Kernel,
+        me: usize,
+        cookie: Cookie,
+        mut lead: impl FnMut() -> bool,
+    ) {
         while !self.poll(cookie) {
             if self.try_lead(me) {
                 // The last leader may have finished ours just before.
-                if !self.poll(cookie) {
-                    lead();
+                if self.poll(cookie) || lead() {
+                    self.resign(kernel);
                 }
-                self.resign(kernel);
             } else {
                 self.follow(kernel, cookie);
             }

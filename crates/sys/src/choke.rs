@@ -82,7 +82,7 @@ fn errno() -> i32 {
 }
 
 #[inline]
-fn set_errno(value: i32) {
+pub(crate) fn set_errno(value: i32) {
     // SAFETY: as in `errno`.
     let at = unsafe { libc::__errno_location() };
     // SAFETY: as in `errno`.

@@ -46,6 +46,7 @@ pub mod rseq;
 pub mod runtime_dir;
 #[cfg(test)]
 mod tests;
+pub mod thread;
 pub mod topology;
 
 pub use choke::Family;

@@ -317,3 +317,37 @@ fn socket_names_round_trip_and_go_stale() {
     assert_eq!(listed, [(own, dir.path().join(own.to_string()))]);
     assert_eq!(runtime_dir::list(&dir.path().join("gone")), Ok(vec![]));
 }
+
+#[test]
+fn detached_threads_run_with_signals_blocked() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static RAN: AtomicU32 = AtomicU32::new(0);
+    let blocked = || {
+        // SAFETY: a set of signals is plain integers.
+        let mut mask: libc::sigset_t = unsafe { core::mem::zeroed() };
+        // SAFETY: `mask` is ours; no new mask is given.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &raw mut mask) };
+        // SAFETY: a valid set.
+        unsafe { libc::sigismember(&raw const mask, libc::SIGTERM) == 1 }
+    };
+    let here = blocked();
+    let body = || {
+        // SAFETY: a set of signals is plain integers.
+        let mut mask: libc::sigset_t = unsafe { core::mem::zeroed() };
+        // SAFETY: `mask` is ours; no new mask is given.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &raw mut mask) };
+        // SAFETY: a valid set.
+        let blocked = unsafe { libc::sigismember(&raw const mask, libc::SIGTERM) == 1 };
+        RAN.store(1 + u32::from(blocked), Ordering::Release);
+    };
+    crate::thread::spawn_detached(body).expect("a thread");
+    assert_eq!(blocked(), here, "the caller's mask is as it was");
+    while RAN.load(Ordering::Acquire) == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(RAN.load(Ordering::Acquire), 2, "signals are blocked");
+    let plan = crate::fake::fail_nth(Family::Process, 1, libc::EAGAIN);
+    let refused = crate::thread::spawn_detached(body).expect_err("refused");
+    drop(plan);
+    assert_eq!((refused.call, refused.errno), ("pthread_create", libc::EAGAIN));
+}

@@ -18,6 +18,8 @@ pub(crate) struct Run {
     /// For other flavours: what they like. Zero at the beginning.
     pub(crate) scratch: [u64; 4],
     wants_fence: bool,
+    /// `seq` once begun.
+    begun: u64,
     /// Looks in vain so far.
     attempt: u32,
     /// When the leader first had to wait, 0 = not yet.
@@ -34,12 +36,27 @@ impl Run {
             stepper: Stepper::default(),
             scratch: [0; 4],
             wants_fence: false,
+            begun: engine.turns.seq(),
             attempt: 0,
             since: 0,
             stalls: 0,
         };
         engine.flavour().begin(&mut run);
         run
+    }
+
+    /// False if the grace period was abandoned meanwhile, by a wait of this thread's further down the
+    /// stack: then this run is nothing any more, and the leader is somebody else.
+    pub(super) fn is_on(&self) -> bool {
+        self.engine.turns.is_led(held::identity(), self.begun)
+    }
+
+    /// Gives the grace period up, and the leadership.
+    pub(super) fn abandon(self) {
+        if self.is_on() {
+            self.engine.turns.abandon();
+            resign(self.engine);
+        }
     }
 
     /// Goes on as far as possible without waiting.
@@ -108,20 +125,23 @@ pub(super) fn resign(engine: EngineRef) {
     }
 }
 
-/// Leads one grace period to its end, waiting as need be.
-pub(super) fn lead(engine: EngineRef) {
+/// Leads one grace period to its end, waiting as need be. False if it was abandoned.
+pub(super) fn lead(engine: EngineRef) -> bool {
     let mut run = Run::begin(engine);
     let mut slack = Slack::default();
     loop {
         match run.step() {
             Step::Done => break,
             Step::Fence => {
-                owlet_percpu::fence::heavy_rseq();
+                super::heavy_fence();
                 run.fenced();
             }
             Step::Blocked => {
                 let hurried = engine.hurried();
                 let pace = run.pace(true);
+                if !run.is_on() {
+                    return false;
+                }
                 slack.reduce(pace);
                 pace::pause(pace, || engine.hurried() != hurried);
             }
@@ -131,6 +151,7 @@ pub(super) fn lead(engine: EngineRef) {
         engine.counters.expedited.add(1);
     }
     engine.turns.end();
+    true
 }
 
 impl EngineRef {
@@ -150,7 +171,7 @@ impl EngineRef {
         let mut led = false;
         self.turns.wait(&Futex::default(), held::identity(), cookie, || {
             led = true;
-            lead(self);
+            lead(self)
         });
         if !led {
             self.counters.shared.add(1);

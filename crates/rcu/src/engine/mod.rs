@@ -37,8 +37,8 @@ use crate::turns::Turns;
 use crate::worker;
 
 pub(crate) use lead::Run;
-pub(crate) use stats::Counters;
 pub use stats::Stats;
+pub(crate) use stats::{Count, Counters};
 pub(crate) use wait_all::Herd;
 pub use wait_all::{wait_all, wait_all_expedited};
 
@@ -251,6 +251,12 @@ impl Engine {
             && self.callbacks.is_idle()
     }
 
+    /// True if nobody leads.
+    #[cfg(test)]
+    pub(crate) fn turns_are_free(&self) -> bool {
+        self.turns.leader() == 0
+    }
+
     /// The domain's name, or "".
     pub(crate) fn name(&self) -> &'static str {
         let (at, len) =
@@ -342,7 +348,9 @@ impl EngineRef {
             self.nudge();
         }
         seq::advance(&self.wanted, cookie);
-        worker::drive(self);
+        if !worker::drive(self) {
+            worker::help(self, cookie);
+        }
         cookie
     }
 
@@ -362,6 +370,21 @@ impl EngineRef {
             pace::bell(leader).open(&pace::Futex::default());
         }
     }
+}
+
+static HEAVY_FENCES: Count = Count::new();
+
+/// Heavy fences (`membarrier` calls) that grace periods of this process have had, of all domains. One
+/// can serve several domains; [`Stats::membarriers`] counts it for each of them.
+#[must_use]
+pub fn heavy_fences() -> u64 {
+    HEAVY_FENCES.get()
+}
+
+/// The heavy fence that [`Step::Fence`] asks for.
+fn heavy_fence() {
+    HEAVY_FENCES.add(1);
+    owlet_percpu::fence::heavy_rseq();
 }
 
 /// What an engine without a flavour would have: no readers.

@@ -79,6 +79,16 @@ impl Herd {
         Self { members: Vec::new(), waited_for }
     }
 
+    /// Leaves every grace period that is not over to others.
+    pub(crate) fn abandon(self) {
+        for member in self.members {
+            member.leave();
+            if let Some(run) = member.run {
+                run.abandon();
+            }
+        }
+    }
+
     /// The number of members whose grace period is in a hurry.
     pub(crate) fn hurried(&self) -> usize {
         self.members.iter().filter(|m| m.run.is_some() && m.engine.hurried()).count()
@@ -137,7 +147,7 @@ impl Herd {
                 break;
             }
             // One fence for all that are at that point.
-            owlet_percpu::fence::heavy_rseq();
+            super::heavy_fence();
             for run in self.members.iter_mut().filter_map(|m| m.run.as_mut()) {
                 run.fenced();
             }
@@ -157,6 +167,7 @@ impl Member {
     /// False once the moment has passed.
     fn advance(&mut self, fences: &mut bool) -> bool {
         loop {
+            self.run.take_if(|run| !run.is_on());
             if self.run.is_none() {
                 if self.engine.poll(self.cookie) {
                     self.leave();

@@ -88,6 +88,15 @@ pub(crate) fn drive(engine: EngineRef) -> bool {
     running
 }
 
+/// Does for an engine, without waiting, what the worker would do if there were one.
+#[cold]
+pub(crate) fn help(engine: EngineRef, cookie: Cookie) {
+    let mut herd = Herd::new(false);
+    herd.want(engine, cookie, false);
+    let _ = herd.step();
+    herd.abandon();
+}
+
 /// [`drive`] without starting a worker. Async-signal-safe.
 pub(crate) fn notify(engine: EngineRef) {
     put_down(engine);
@@ -143,7 +152,13 @@ pub(crate) fn start() -> bool {
     if STARTED.compare_exchange(started, now, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return true;
     }
-    let spawned = std::thread::Builder::new().name("owlet-rcu".into()).spawn(work);
+    #[cfg(test)]
+    if tests::NO_THREADS.load(Ordering::Relaxed) {
+        STARTED.store(0, Ordering::Release);
+        return false;
+    }
+    // Not by the standard library, which a forked child cannot rely on for that.
+    let spawned = owlet_sys::thread::spawn_detached(work);
     if spawned.is_err() {
         STARTED.store(0, Ordering::Release);
     }
@@ -169,7 +184,7 @@ pub(crate) fn forked() {
 
 /// The worker's life.
 fn work() {
-    process::block_signals();
+    let _ = process::set_thread_name("owlet-rcu");
     let me = held::identity();
     POKES.arrive(&Futex::default(), me);
     let mut active: Vec<EngineRef> = Vec::new();
@@ -251,3 +266,6 @@ fn merge(a: Need, b: Need) -> Need {
 fn let_go(engine: EngineRef) -> Option<Need> {
     engine.0.work.link.let_go(&Futex::default(), || ask(engine))
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,6 +147,7 @@ fn engine_followers(fences: bool) {
             turns.wait(kernel, me, cookie, || {
                 turns.begin();
                 turns.end();
+                true
             });
         };
         let other = thread::spawn({
