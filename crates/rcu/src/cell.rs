@@ -23,7 +23,7 @@
 //! still hold the old reference began before it.
 //!
 //! # Invariants
-//! 1. The pointer is never null and points to a node made by [`Node::new`]; whoever takes it out of the
+//! 1. The pointer is never null and points to a node made by `Node::new`; whoever takes it out of the
 //!    cell owns the node.
 //! 2. A node that was taken out is freed, or its value moved out, only after a grace period of the
 //!    cell's domain that began after that.

@@ -227,6 +227,11 @@ fn cb_05_lazy_and_hurried() {
         d.call_hurry(|| {});
     });
     assert!(followed < 1.0, "before a hurried one after {followed} s");
+    let flushed = after(&|d, f| {
+        d.call(f);
+        callback::flush();
+    });
+    assert!(flushed < 1.0, "flushed after {flushed} s");
     let many = after(&|d, f| {
         d.call(f);
         // Whatever CPU the first one was posted on, that one's shard fills up.

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use owlet_rcu::{
     ClassicSrcu, Head, Rcu, Retired, Srcu, StaticDomain, TasksTrace, domain, wait_all,
@@ -65,7 +65,9 @@ fn gp_07_publish_and_subscribe() {
                     let seen = pair.check();
                     assert!(seen >= last, "backwards");
                     last = seen;
-                    for _ in 0..10 {
+                    for _ in 0..3 {
+                        // The writer is to come in between.
+                        thread::yield_now();
                         assert_eq!(pair.check(), seen, "two values from one dereference");
                     }
                     reads.fetch_add(1, Ordering::Relaxed);
@@ -73,7 +75,8 @@ fn gp_07_publish_and_subscribe() {
             });
         }
         let mut kept: Option<Retired<Pair, Config>> = None;
-        for n in 2..5000 {
+        let until = Instant::now() + Duration::from_secs(2);
+        for n in (2..).take_while(|_| Instant::now() < until) {
             let old = if n % 2 == 0 {
                 cell.replace(Pair::new(n))
             } else {

@@ -16,7 +16,7 @@
 //! # When
 //! Plain `call` may wait for company: its grace period is asked for within [`lazy_window`] (100 ms
 //! unless [`set_lazy_window`] says otherwise), sooner if much is queued. `call_hurry` and `barrier`
-//! make everything queued so far be collected at once. A callback that was collected is called about
+//! make everything queued so far be collected at once, [`flush`] that of all domains. A callback that was collected is called about
 //! one and a half grace periods later. At most [`TURN`] of a domain's callbacks run before other
 //! domains have their turn and grace periods their next step.
 //!
@@ -30,7 +30,8 @@
 //! later ones, except that some which come while it is just beginning may be taken along. It waits for
 //! no grace period if nothing is queued. Before code is unloaded, both are needed: a grace period (for
 //! readers inside that code) and a barrier (for callbacks in it): `quiesce`. A chain of callbacks of
-//! which each posts the next needs as many barriers as it is long: [`quiesce_all`].
+//! which each posts the next needs as many barriers as it is long: [`quiesce_all`]. What has this crate
+//! linked into it has the worker thread in it and is never to be unloaded.
 //!
 //! # Fork
 //! A forked child has a copy of what was queued, and its own worker calls it, once, after grace periods
@@ -54,7 +55,7 @@ pub mod queue;
 mod serve;
 
 #[cfg(not(loom))]
-pub use post::{FLOOD_BYTES, FLOOD_COUNT, quiesce_all, start_worker};
+pub use post::{FLOOD_BYTES, FLOOD_COUNT, flush, quiesce_all, start_worker};
 #[cfg(not(loom))]
 pub(crate) use post::{barrier, call, post, post_in_handler, quiesce};
 #[cfg(not(loom))]

@@ -8,7 +8,7 @@ use super::queue::{Pushed, Urgency};
 use super::serve;
 use crate::domain::Domain;
 use crate::engine::pace::Futex;
-use crate::engine::{EngineRef, fork, wait_all};
+use crate::engine::{self, EngineRef, fork, wait_all};
 use crate::worker;
 
 /// Callbacks of a domain from which on posting closures is slowed down.
@@ -142,6 +142,19 @@ pub fn quiesce_all(domains: &[&dyn Domain], chain: usize) {
     wait_all(domains);
     for _ in 0..chain.max(1) {
         domains.iter().for_each(|domain| domain.barrier());
+    }
+}
+
+/// Makes the callbacks of all domains be collected at once, none left to wait for company: for
+/// whoever learns that memory is scarce. Waits for nothing.
+pub fn flush() {
+    fork::check();
+    for engine in engine::all() {
+        let queue = &engine.0.callbacks;
+        if !queue.is_idle() {
+            queue.want(queue.last_batch());
+            worker::drive(engine);
+        }
     }
 }
 

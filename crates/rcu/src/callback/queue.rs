@@ -30,10 +30,10 @@
 //! # Barriers
 //! | letter | where | what |
 //! |---|---|---|
-//! | `[C0]` | `top`: [`Queue::push`], [`Queue::collect`] | release of the head and of all that its poster did before; acquire by the worker |
-//! | `[C1]` | [`Queue::push`], after the link | full: the link before the look at `calls` |
-//! | `[C2]` | [`Queue::collect`], before the first shard | full: `calls` = 0 and `begun` before the look at the shards |
-//! | `[C3]` | `finished`: [`Queue::finish`], [`Queue::is_finished`] | release of what the callbacks did; acquire by whoever waited for them |
+//! | `[C0]` | `top`: `Queue::push`, `Queue::collect` | release of the head and of all that its poster did before; acquire by the worker |
+//! | `[C1]` | `Queue::push`, after the link | full: the link before the look at `calls` |
+//! | `[C2]` | `Queue::collect`, before the first shard | full: `calls` = 0 and `begun` before the look at the shards |
+//! | `[C3]` | `finished`: `Queue::finish`, `Queue::is_finished` | release of what the callbacks did; acquire by whoever waited for them |
 //! | `[C4]` | `owner` | acquire, release: one worker's work before the next one's |
 //!
 //! # Invariants
@@ -49,7 +49,7 @@
 //!
 //! # A fork at any instant
 //! A forked child has a copy of these words as they were between two of the worker's stores, which are
-//! releases in program order, each leaving a state that [`Queue::inherit`] can go on from (invariant
+//! releases in program order, each leaving a state that `Queue::inherit` can go on from (invariant
 //! 4). The copy respects that order even though the kernel copies page by page while the worker runs:
 //! from the first write-protected page on, every store of the worker waits for the fork to end or is
 //! made through a stale translation, to memory the child shares (mm/memory.c, `copy_page_range`).
@@ -214,6 +214,17 @@ impl CallbackStats {
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.queued.saturating_sub(self.invoked)
+    }
+}
+
+impl core::fmt::Display for CallbackStats {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { queued, invoked, pending_bytes, batches, panicked, leaked } = self;
+        write!(
+            f,
+            "queued={queued} invoked={invoked} pending_bytes={pending_bytes} batches={batches} \
+             panicked={panicked} leaked={leaked}"
+        )
     }
 }
 
