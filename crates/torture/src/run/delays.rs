@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use clap::ValueEnum;
 use owlet_percpu::testpoint::{self, Point};
 use owlet_sys::topology;
 
@@ -16,8 +17,34 @@ static STATE: AtomicU64 = AtomicU64::new(1);
 /// Bit n: point n has a worse habit.
 static WORSE: AtomicU64 = AtomicU64::new(0);
 
+/// Bit n: point n is what the run is about.
+static HOT: AtomicU64 = AtomicU64::new(0);
+
+/// A point that can be named on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Hot {
+    /// A reader without rseq on its way into a section.
+    BeforeAtomicEntry,
+    /// Between the two sums of a scan.
+    BetweenSums,
+    /// After the flip.
+    AfterFlip,
+}
+
+impl Hot {
+    fn point(self) -> Point {
+        match self {
+            Self::BeforeAtomicEntry => Point::BeforeAtomicEntry,
+            Self::BetweenSums => Point::BetweenSums,
+            Self::AfterFlip => Point::AfterFlip,
+        }
+    }
+}
+
 /// Installs the hook; `seed` starts its choices.
-pub(super) fn install(seed: u64) {
+pub(super) fn install(seed: u64, hot: &[Hot]) {
+    let bits = hot.iter().fold(0, |bits, hot| bits | 1 << (hot.point() as u64 % 64));
+    HOT.store(bits, Ordering::Relaxed);
     let mut rng = Rng::new(seed, 77);
     rng.next();
     STATE.store(rng.next() | 1, Ordering::Relaxed);
@@ -53,6 +80,9 @@ fn hold_up(point: Point) {
     let (yields, mut naps, nap) = habit(point);
     if WORSE.load(Ordering::Relaxed) & (1 << (point as u64 % 64)) != 0 {
         naps *= 3;
+    }
+    if HOT.load(Ordering::Relaxed) & (1 << (point as u64 % 64)) != 0 {
+        naps *= 30;
     }
     match draw % 1000 {
         n if n < naps => {

@@ -77,6 +77,9 @@ pub(crate) struct Options {
     /// Do not hold threads up at the library's dangerous instants.
     #[arg(long)]
     no_delays: bool,
+    /// Dangerous instants at which threads are held up thirty times as often, separated by commas.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    hot: Vec<delays::Hot>,
     /// Nothing but short sections and expedited grace periods, with the readers' store buffers
     /// kept full: the run for the barrier between the flip and the sums.
     #[arg(long)]
@@ -127,7 +130,7 @@ fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
     world::BLIND.store(options.blind, Ordering::Relaxed);
     world::QUARANTINE.store(options.quarantine, Ordering::Relaxed);
     if !options.sprint && !options.no_delays {
-        delays::install(options.seed);
+        delays::install(options.seed, &options.hot);
     }
     std::thread::scope(|s| {
         if options.sprint {
