@@ -167,12 +167,17 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         id: "M1",
         fault: "a grace period drains one rank only",
-        check: Check::Torture("run --flavours srcu --seconds 10 --backend portable --no-fork"),
+        check: Check::Torture(
+            "run --flavours srcu --seconds 10 --backend portable --no-fork --no-callbacks \
+             --no-stops --no-signals --hot before-atomic-entry",
+        ),
     },
     Mutant {
         id: "M2",
         fault: "locks are summed before unlocks",
-        check: Check::Torture("run --flavours srcu --seconds 10 --backend portable --no-fork"),
+        check: Check::Torture(
+            "run --flavours srcu --seconds 10 --backend portable --no-fork --hot between-sums",
+        ),
     },
     Mutant {
         id: "M3",

@@ -46,7 +46,8 @@
 //! where a sequence is modelled as a critical section of a per-CPU mutex and the membarrier as
 //! passing through each of those mutexes. That carries the restart (in flight before, or after) and
 //! the barrier's effect on each CPU; it does not carry the store buffer of a CPU that the barrier
-//! interrupts, nor counter wrap. Torture (`owlet-torture srcu`) runs the machine's own.
+//! interrupts: `crates/torture/models/one_flip.pml` does. Torture (`owlet-torture run`) runs the
+//! machine's own.
 
 /// What the algorithm needs of a domain.
 pub trait Machine {

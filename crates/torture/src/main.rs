@@ -1,7 +1,17 @@
 //! Breaks owlet's concurrency on purpose and judges the result.
 //!
-//! Each torture prints one verdict line on standard output and exits with 0 (held) or 1 (broken);
-//! 2 means it could not run. The seed fixes every random choice of ours, not the scheduler's.
+//! ```text
+//! owlet-torture run                                  every flavour, 5 s each
+//! owlet-torture run --flavours qsbr --seconds 600 --seed 7 --json
+//! owlet-torture run --backend portable --hot before-atomic-entry,between-sums
+//! owlet-torture run --flavours busted,trivial        must fail
+//! owlet-torture litmus                               outcomes that grace periods forbid
+//! owlet-torture conditions -- owlet-torture run      with and without rseq, membarrier, seccomp
+//! ```
+//!
+//! Each command ends with one verdict line (or one JSON value) on standard output and exits with 0
+//! (held) or 1 (broken); 2 means it could not run. The seed fixes every random choice of ours, not the
+//! scheduler's.
 
 mod conditions;
 mod cost;
