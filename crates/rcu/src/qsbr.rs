@@ -107,7 +107,7 @@ pub struct Online<'r> {
 
 /// Proof that the thread is between two quiescent states, for as long as it is borrowed. Nothing at
 /// run time.
-#[derive(Clone, Copy)]
+#[must_use = "lasts as long as this"]
 pub struct QsbrGuard<'o> {
     _online: PhantomData<&'o Online<'o>>,
 }
@@ -211,7 +211,6 @@ impl Drop for Reader<'_> {
 impl Online<'_> {
     /// A section: lasts as long as what is read in it, at most to the next quiescent state. Free.
     #[inline(always)]
-    #[must_use]
     pub fn read(&self) -> QsbrGuard<'_> {
         QsbrGuard { _online: PhantomData }
     }

@@ -58,14 +58,14 @@ pub trait Fences {
 #[expect(missing_docs, reason = "the tables say what they are")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Letter {
-    P0,
-    P1,
     Q0,
     Q1,
     Q2,
     Q3,
     Q4,
     Q5,
+    Q6,
+    Q7,
 }
 
 /// The number of a domain's latest grace period, from 1.

@@ -22,8 +22,8 @@
 //! # Barriers
 //! | letter | where | what |
 //! |---|---|---|
-//! | `[P0]` | `List::push`, `Chunk::next`, `List::first` | release / acquire: a chunk that is found is initialised, and its first record has an owner |
-//! | `[P1]` | [`Record::give_back`], [`Record::claim`] | release / acquire of `owner`: the last owner's words before the next owner's |
+//! | `[Q6]` | `List::push`, `Chunk::next`, `List::first` | release / acquire: a chunk that is found is initialised, and its first record has an owner |
+//! | `[Q7]` | [`Record::give_back`], [`Record::claim`] | release / acquire of `owner`: the last owner's words before the next owner's |
 //!
 //! # Invariants
 //! 1. Chunks are never unmapped; a reference to a record is valid for ever.
@@ -106,9 +106,9 @@ impl Record {
         let free = (cfg!(loom) || owners.load(Ordering::Relaxed) == 0)
             && owners.compare_exchange(0, owner, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if free {
-            // [P1] Acquire: pairs with the release in give_back(). Without it: the last owner's
+            // [Q7] Acquire: pairs with the release in give_back(). Without it: the last owner's
             // "offline" lands after our "online", and no grace period waits for us.
-            f.acquire(Letter::P1);
+            f.acquire(Letter::Q7);
         }
         free
     }
@@ -118,8 +118,8 @@ impl Record {
         self.mark.offline(f);
         self.set_tid(0);
         self.set_aside(false);
-        // [P1] Release: pairs with the acquire in claim().
-        f.release(Letter::P1);
+        // [Q7] Release: pairs with the acquire in claim().
+        f.release(Letter::Q7);
         self.who.owner.store(0, Ordering::Relaxed);
     }
 
@@ -166,8 +166,8 @@ impl Chunk {
 
 fn follow(link: &AtomicPtr<Chunk>, f: &impl Fences) -> Option<&'static Chunk> {
     let at = link.load(Ordering::Relaxed);
-    // [P0] Acquire: pairs with the release in push().
-    f.acquire(Letter::P0);
+    // [Q6] Acquire: pairs with the release in push().
+    f.acquire(Letter::Q6);
     // SAFETY: null, or a chunk that push() put there; never unmapped (invariant 1).
     unsafe { at.as_ref() }
 }
@@ -217,9 +217,9 @@ impl List {
         let mut head = core::ptr::null_mut();
         loop {
             chunk.next.store(head, Ordering::Relaxed);
-            // [P0] Release: pairs with the acquire in follow(). Without it: a walk ends at a
+            // [Q6] Release: pairs with the acquire in follow(). Without it: a walk ends at a
             // `next` that is not yet written and misses threads behind it.
-            f.release(Letter::P0);
+            f.release(Letter::Q6);
             let pushed = self.head.compare_exchange(head, at, Ordering::Relaxed, Ordering::Relaxed);
             match pushed {
                 Ok(_) => return,

@@ -134,8 +134,8 @@ fn qsbr_registering_without_q4_must_fail() {
 #[test]
 #[should_panic]
 fn qsbr_registering_without_q5_must_fail() {
-    // [P0] of the walk's last step is an acquire too, in chunks of one record.
-    registering(Without(&[Letter::Q5, Letter::P0]));
+    // [Q6] of the walk's last step is an acquire too, in chunks of one record.
+    registering(Without(&[Letter::Q5, Letter::Q6]));
 }
 
 /// Mutant M24: the threads that were registered before the clock moved are all that is waited for.
@@ -242,8 +242,8 @@ fn registry_reuse() {
 
 #[test]
 #[should_panic]
-fn registry_reuse_without_p1_must_fail() {
-    reuse(Without(&[Letter::P1]));
+fn registry_reuse_without_q7_must_fail() {
+    reuse(Without(&[Letter::Q7]));
 }
 
 /// Two threads register at once: two records, and a walk that finds one finds the other.
@@ -271,8 +271,8 @@ fn registry_push() {
 
 #[test]
 #[should_panic]
-fn registry_push_without_p0_must_fail() {
-    pushing(Without(&[Letter::P0]));
+fn registry_push_without_q6_must_fail() {
+    pushing(Without(&[Letter::Q6]));
 }
 
 /// Two threads at once never share a record.
