@@ -169,7 +169,8 @@ const MUTANTS: &[Mutant] = &[
         fault: "a grace period drains one rank only",
         check: Check::Torture(
             "run --flavours srcu --seconds 10 --backend portable --no-fork --no-callbacks \
-             --no-stops --no-signals --hot before-atomic-entry",
+             --no-stops --no-signals --hot before-atomic-entry --gp exp --readers 2 \
+             --no-rseq-readers 0 --updaters 2",
         ),
     },
     Mutant {

@@ -39,11 +39,7 @@ pub(crate) fn run(command: &[OsString]) -> anyhow::Result<bool> {
         child.args(args).envs(condition.environment);
         let status = child.status().with_context(|| format!("cannot run {}", program.display()))?;
         all &= status.success();
-        println!(
-            "{}: {} ({status})",
-            if status.success() { "PASS" } else { "FAIL" },
-            condition.name
-        );
+        say!("{}: {} ({status})", if status.success() { "PASS" } else { "FAIL" }, condition.name);
     }
     Ok(all)
 }

@@ -57,7 +57,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
             column.push(ns);
         }
     }
-    println!(
+    say!(
         "cost: backend={:?} rounds={} loops={loops} (CPU ns, median [min..max])",
         owlet_percpu::backend(),
         options.rounds
@@ -65,14 +65,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
     for (name, column) in &mut table {
         column.sort_by(f64::total_cmp);
         let (min, max) = (column.first().copied(), column.last().copied());
-        println!(
+        say!(
             "{name:32} {:9.2} [{:.2}..{:.2}]",
             column[column.len() / 2],
             min.unwrap_or_default(),
             max.unwrap_or_default()
         );
     }
-    println!("{:?}", DOMAIN.stats());
+    say!("{:?}", DOMAIN.stats());
     Ok(true)
 }
 

@@ -13,6 +13,14 @@
 //! (held) or 1 (broken); 2 means it could not run. The seed fixes every random choice of ours, not the
 //! scheduler's.
 
+/// A line on standard output. A reader that has gone is no error.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod conditions;
 mod cost;
 mod flavour;

@@ -2,21 +2,21 @@
 
 /// Prints one `key value` a line.
 pub(crate) fn run() -> anyhow::Result<bool> {
-    println!("backend {:?}", owlet_percpu::backend());
-    println!("why {}", owlet_percpu::backend_why());
-    println!("cpus {}", owlet_percpu::cpus());
-    println!("global-fence {}", owlet_percpu::fence::register_global());
+    say!("backend {:?}", owlet_percpu::backend());
+    say!("why {}", owlet_percpu::backend_why());
+    say!("cpus {}", owlet_percpu::cpus());
+    say!("global-fence {}", owlet_percpu::fence::register_global());
     match owlet_sys::membarrier::query() {
-        Ok(s) => println!(
+        Ok(s) => say!(
             "membarrier private={} rseq={} sync_core={} global={}",
             s.private(),
             s.rseq(),
             s.sync_core(),
             s.global()
         ),
-        Err(e) => println!("membarrier none ({e})"),
+        Err(e) => say!("membarrier none ({e})"),
     }
     let tsc = owlet_sys::clock::tsc_usable();
-    println!("tsc usable={} ({})", tsc.usable, tsc.why);
+    say!("tsc usable={} ({})", tsc.usable, tsc.why);
     Ok(true)
 }

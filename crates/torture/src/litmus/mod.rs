@@ -130,9 +130,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
     }
     let held = outcomes.iter().all(|outcome| outcome.held);
     if options.json {
-        println!("{}", serde_json::to_string(&outcomes)?);
+        say!("{}", serde_json::to_string(&outcomes)?);
     } else {
-        println!(
+        say!(
             "litmus: {} tests={} rounds={} seed={} backend={:?}",
             if held { "PASS" } else { "FAIL" },
             outcomes.len(),
@@ -155,7 +155,7 @@ fn run_all<F: Flavour>(options: &Options, name: Name) -> Vec<Outcome> {
                     (true, true) => "PASS",
                     (true, false) => "NOTE",
                 };
-                println!(
+                say!(
                     "{} {}: {verdict} {}={} rounds={} seen={:?}",
                     outcome.flavour,
                     outcome.test,

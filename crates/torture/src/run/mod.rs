@@ -118,7 +118,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
         Name::Busted => torture::<broken::Busted>(options)?,
         Name::Trivial => torture::<broken::Trivial>(options)?,
     };
-    println!("{}", serde_json::to_string(&report)?);
+    say!("{}", serde_json::to_string(&report)?);
     Ok(report.held)
 }
 
@@ -142,7 +142,7 @@ fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
         if stalled || world::faulty() {
             // Stalled threads cannot be joined, and after a fault others may be in any state.
             let report = report::<F>(options, stalled);
-            println!("{}", serde_json::to_string(&report)?);
+            say!("{}", serde_json::to_string(&report)?);
             // SAFETY: ends the process at once.
             unsafe { libc::_exit(1) };
         }

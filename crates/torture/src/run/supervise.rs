@@ -33,7 +33,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<bool> {
     for flavour in flavours {
         let report = torture_one(options, *flavour)?;
         if !options.json {
-            println!("{report}");
+            say!("{report}");
         }
         reports.push(report);
     }
@@ -41,11 +41,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<bool> {
     if options.json {
         let (seed, seconds) = (options.seed, options.seconds);
         let verdict = Verdict { held, seed, seconds, flavours: reports };
-        println!("{}", serde_json::to_string(&verdict)?);
+        say!("{}", serde_json::to_string(&verdict)?);
     } else {
         let broken: Vec<&str> =
             reports.iter().filter(|r| !r.held).map(|r| r.flavour.as_str()).collect();
-        println!(
+        say!(
             "torture: {} flavours={} seconds={} seed={} broken={broken:?}",
             if held { "PASS" } else { "FAIL" },
             reports.len(),
