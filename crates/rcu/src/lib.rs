@@ -15,11 +15,14 @@
 //! The crate is useful alone and knows nothing of tracing.
 //!
 //! # Modules
-//! - `engine`: every flavour's grace periods: who runs them, who waits how, what is counted.
+//! - `engine`: every flavour's grace periods: who runs them, who waits how, what is counted. `turns`:
+//!   sequence number and leader. [`expedite`], [`stall`]: two switches, and reports.
 //! - `protocol`: when is an SRCU grace period over? Over a trait, so that the loom models run the
 //!   very code that ships. `gate`: how a thread sleeps until another has finished something.
-//! - `seq`: sequence numbers and cookies. `held`: whose sections.
-//! - `worker`: the thread that brings about what nobody waits for.
+//! - `seq`: sequence numbers and cookies. `held`: whose sections, for forks. `sections`: whose, for
+//!   reports.
+//! - `worker`: the thread that brings about what nobody waits for. `link`: how work gets to it.
+//!   `future`: grace periods to `.await`.
 //! - [`callback`]: what is to be done after a grace period, by the worker. [`cell`]: a value tied to a
 //!   domain.
 //! - `srcu`: the domain (`srcu`), its memory (`srcu::block`), its part of grace periods

@@ -111,6 +111,9 @@ impl Roster {
 
     /// Gives the roster of a dropped domain back, or leaks it if something is still under way.
     pub(crate) fn release(&'static self) {
+        if let Some(why) = self.engine.unrest() {
+            crate::stall::report_leak(&self.engine, why);
+        }
         if self.engine.is_at_rest() {
             self.list.give_up();
             self.used.store(0, Ordering::Release);
