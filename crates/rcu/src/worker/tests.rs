@@ -75,3 +75,26 @@ fn cb_02_a_callback_that_waits() {
         assert!(std::time::Instant::now() < until);
     }
 }
+
+/// BA-01 where no thread can be had: who waits at a barrier calls what was queued.
+#[test]
+fn ba_01_without_a_worker() {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    if !alone("worker::tests::ba_01_without_a_worker") {
+        return;
+    }
+    NO_THREADS.store(true, Ordering::Relaxed);
+    let domain = Srcu::new();
+    let calls = Arc::new(AtomicU32::new(0));
+    for round in 1..4 {
+        for _ in 0..1000 {
+            let calls = calls.clone();
+            domain.call(move || {
+                calls.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        domain.barrier();
+        assert_eq!(calls.load(Ordering::Relaxed), 1000 * round);
+    }
+}
