@@ -20,6 +20,18 @@ fn in_background(domain: &Arc<Qsbr>) -> mpsc::Receiver<()> {
     receiver
 }
 
+/// Does `step` again and again until the waiter is done.
+fn until_done(waiter: &mpsc::Receiver<()>, mut step: impl FnMut()) {
+    let until = Instant::now() + LATE;
+    loop {
+        step();
+        if waiter.recv_timeout(Duration::from_millis(5)).is_ok() {
+            return;
+        }
+        assert!(Instant::now() < until, "the wait does not end");
+    }
+}
+
 /// True in a process that runs the test `name` and nothing else; runs that process otherwise.
 fn alone(name: &str) -> bool {
     if std::env::var_os("OWLET_TEST_ALONE").is_some() {
@@ -40,8 +52,8 @@ fn gp_01_waits_for_a_thread_that_was_online() {
     let mut online = reader.online();
     let waiter = in_background(&domain);
     assert!(waiter.recv_timeout(SOON).is_err(), "did not wait");
-    online.quiescent();
-    waiter.recv_timeout(LATE).expect("a quiescent state ends the section");
+    // More than once: the waiter may not have begun.
+    until_done(&waiter, || online.quiescent());
     let waiter = in_background(&domain);
     assert!(waiter.recv_timeout(SOON).is_err(), "did not wait for the next section");
     drop(online);
@@ -263,10 +275,12 @@ fn gp_12_registrations_are_used_again() {
     let grown = resident() - before;
     assert!(grown < 600, "{grown} pages for 10,000 registrations");
     let waiter = in_background(&domain);
-    online.iter_mut().skip(1).for_each(|o| o.quiescent());
-    assert!(waiter.recv_timeout(SOON).is_err(), "one is still online");
-    online[0].quiescent();
-    waiter.recv_timeout(LATE).expect("all have been quiet");
+    let until = Instant::now() + SOON;
+    while Instant::now() < until {
+        online.iter_mut().skip(1).for_each(|o| o.quiescent());
+    }
+    assert!(waiter.try_recv().is_err(), "one is still online");
+    until_done(&waiter, || online.iter_mut().for_each(|o| o.quiescent()));
 }
 
 /// Domains that come and go use each other's memory.
@@ -275,7 +289,10 @@ fn gp_12_domains_are_used_again() {
     if !alone("gp_12_domains_are_used_again") {
         return;
     }
-    let mappings = || std::fs::read_to_string("/proc/self/maps").expect("proc").lines().count();
+    let pages = || -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("proc");
+        statm.split(' ').next().and_then(|n| n.parse().ok()).expect("a number")
+    };
     let churn = || {
         for _ in 0..3000 {
             let domain = Qsbr::new();
@@ -284,9 +301,9 @@ fn gp_12_domains_are_used_again() {
         }
     };
     churn();
-    let before = mappings();
+    let before = pages();
     churn();
-    assert!(mappings() <= before + 5);
+    assert!(pages() < before + 100, "domains that came and went grew the process");
 }
 
 const POISON: u64 = 0xdead_dead_dead_dead;
@@ -318,8 +335,10 @@ impl Shared {
         let object = self.object.load(Ordering::Acquire);
         // SAFETY: null, or freed only after a grace period that began after it was replaced.
         let Some(object) = (unsafe { object.as_ref() }) else { return };
-        if object.load(Ordering::Relaxed) == POISON {
-            self.wrong.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..20 {
+            if object.load(Ordering::Relaxed) != 1 {
+                self.wrong.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
