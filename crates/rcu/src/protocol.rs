@@ -6,7 +6,7 @@
 //!
 //! # Two kinds of readers
 //! - A *sequence* reader compares the index and counts itself in one restartable sequence. Once the
-//!   index has changed and [`Machine::heavy`] has returned, nobody can enter the old rank this way.
+//!   index has changed and the fence of [`Step::Fence`] is done, nobody can enter the old rank this way.
 //! - An *atomic* reader (no rseq) counts itself some time after it read the index: a *straggler* may
 //!   enter the old rank arbitrarily late. Its counting is a full barrier.
 //!
