@@ -9,6 +9,7 @@ use crate::spans::{Closed, Problems, Step, Tracker};
 use crate::text;
 use crate::trace::{Lost, Trace};
 use hdrhistogram::Histogram;
+use owlet_wire::schema::Level;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,7 +28,11 @@ pub struct Stats {
     pub lost: u64,
     /// Events lost by cause.
     pub lost_by_cause: Vec<Lost>,
-    /// By event name and kind, the most frequent first.
+    /// Bytes of the rings that were no records: what the cause `corrupt` is about.
+    pub corrupt_bytes: u64,
+    /// Whether something of the trace is missing or cannot be read; `problems` says what.
+    pub damaged: bool,
+    /// By event name, kind and level, the most frequent first.
     pub by_event: Vec<EventStats>,
     /// By span name, the longest in sum first.
     pub by_span: Vec<SpanStats>,
@@ -41,7 +46,7 @@ pub struct Stats {
     pub problems: Vec<String>,
 }
 
-/// One event name.
+/// One event name of one level.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EventStats {
     /// Full name.
@@ -125,11 +130,13 @@ impl Stats {
             walk.feed(&event);
         }
         let mut problems = trace.problems().to_vec();
-        problems.extend(events.problems());
+        let unread = events.problems();
+        let damaged = trace.damaged() || !unread.is_empty() || walk.malformed > 0;
+        problems.extend(unread);
         if walk.malformed > 0 {
             problems.push(format!("{} events do not fit their description", walk.malformed));
         }
-        walk.finish(problems)
+        walk.finish(problems, damaged)
     }
 }
 
@@ -263,7 +270,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    fn finish(self, mut problems: Vec<String>) -> Stats {
+    fn finish(self, mut problems: Vec<String>, damaged: bool) -> Stats {
         let Self { trace, tracker, by_id, by_thread, mut spans, .. } = self;
         let (span_problems, still_open) = tracker.finish();
         if span_problems.clock > 0 {
@@ -282,6 +289,8 @@ impl<'t> Walk<'t> {
             events: by_id.values().map(|count| count.count).sum(),
             lost: trace.lost_total(),
             lost_by_cause: trace.lost().to_vec(),
+            corrupt_bytes: trace.skipped_bytes(),
+            damaged,
             by_event: event_stats(trace, &by_id, end_ns - begin_ns),
             by_span: span_stats(trace, spans),
             by_process: process_stats(trace, &by_thread),
@@ -293,20 +302,22 @@ impl<'t> Walk<'t> {
 }
 
 fn event_stats(trace: &Trace, by_id: &HashMap<u32, Count>, length_ns: u64) -> Vec<EventStats> {
-    // Several ids may share a name: each process of a session registers its own.
-    let mut by_name: BTreeMap<(&str, &'static str), EventStats> = BTreeMap::new();
+    // Several ids may share a name: each process of a session registers its own. Call sites that share
+    // a name and differ in level are different events.
+    let mut by_name: BTreeMap<(&str, &'static str, Level), EventStats> = BTreeMap::new();
     for (id, count) in by_id {
         let (schema, kind) = trace.schema_and_kind(*id);
         let kind = json::kind_name(kind);
-        let stats = by_name.entry((&schema.name, kind)).or_insert_with(|| EventStats {
-            name: schema.name.clone(),
-            kind,
-            level: text::level_name(schema.level),
-            count: 0,
-            rate_per_s: 0.0,
-            first_ns: count.first_ns,
-            last_ns: count.last_ns,
-        });
+        let stats =
+            by_name.entry((&schema.name, kind, schema.level)).or_insert_with(|| EventStats {
+                name: schema.name.clone(),
+                kind,
+                level: text::level_name(schema.level),
+                count: 0,
+                rate_per_s: 0.0,
+                first_ns: count.first_ns,
+                last_ns: count.last_ns,
+            });
         stats.count += count.count;
         stats.first_ns = stats.first_ns.min(count.first_ns);
         stats.last_ns = stats.last_ns.max(count.last_ns);

@@ -14,8 +14,8 @@
 //! | `{ .. }` | the fields; text in quotes, bytes as `b".."`, `none` for nothing |
 //!
 //! Everything that came from the target is escaped ([`escape`]). A value the payload does not hold
-//! reads `<malformed>`; events lost just before this one in its stream end the line as
-//! ` (N lost before)`. One event is one line, always.
+//! reads `<malformed>`; events that its stream lost between the packet before and this event's packet,
+//! whose first event it is, end the line as ` (N lost before)`. One event is one line, always.
 
 use crate::escape;
 use crate::event::Event;

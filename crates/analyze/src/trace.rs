@@ -197,6 +197,8 @@ pub struct Trace {
     lost: Vec<Lost>,
     problems: Vec<String>,
     repairable: bool,
+    damaged: bool,
+    skipped_bytes: u64,
     source: Source,
 }
 
@@ -242,6 +244,8 @@ impl Trace {
             lost: by_cause(reader.losses()),
             problems,
             repairable: reader.problems().iter().any(|problem| problem.repairable),
+            damaged: reader.problems().iter().any(|problem| !problem.notice),
+            skipped_bytes: reader.skipped_bytes(),
             source: Source::Store(Box::new(reader)),
         }
     }
@@ -257,6 +261,8 @@ impl Trace {
             lost: by_cause(&losses),
             problems: Vec::new(),
             repairable: false,
+            damaged: false,
+            skipped_bytes: 0,
             source: Source::Memory(streams),
         }
     }
@@ -344,6 +350,19 @@ impl Trace {
     #[must_use]
     pub fn problems(&self) -> &[String] {
         &self.problems
+    }
+
+    /// Whether something of the trace is missing or cannot be read. A recording that goes on, or was
+    /// not ended in order, is no damage.
+    #[must_use]
+    pub fn damaged(&self) -> bool {
+        self.damaged
+    }
+
+    /// Bytes of the rings that were no records; their events are lost for the cause `corrupt`.
+    #[must_use]
+    pub fn skipped_bytes(&self) -> u64 {
+        self.skipped_bytes
     }
 
     /// Whether [`owlet_store::recover()`] can make one of the problems go away.

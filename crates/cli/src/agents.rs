@@ -7,7 +7,9 @@ use crate::out::note;
 use crate::procfs::{self, Process};
 use crate::sockets::{self, Socket};
 use crate::text::{escape, plural, program};
+use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 /// Agents that answered, and processes whose agent did not.
 #[derive(Debug, Default)]
@@ -90,7 +92,7 @@ pub(crate) fn of(pids: &[u32]) -> Result<Vec<Client>> {
             Some((_, error)) => explain(pid, error),
             None => match untrusted {
                 Some(failure) if Process::read(pid).is_some() => failure,
-                _ => no_agent(pid, &agents),
+                _ => no_agent(pid, &others(found.iter().chain(&agents.clients), &agents.troubled)),
             },
         });
     }
@@ -102,7 +104,7 @@ fn connect(sockets: Vec<Socket>) -> Agents {
     thread::scope(|scope| {
         let asked: Vec<_> = sockets
             .iter()
-            .map(|socket| (socket, scope.spawn(|| Client::connect(&socket.path))))
+            .map(|socket| (socket, scope.spawn(|| patiently(&socket.path))))
             .collect();
         for (socket, thread) in asked {
             match thread.join() {
@@ -121,6 +123,17 @@ fn connect(sockets: Vec<Socket>) -> Agents {
     agents
 }
 
+/// Connects; again, when it was turned away: the process may just have ended.
+fn patiently(path: &Path) -> std::result::Result<Client, ClientError> {
+    match Client::connect(path) {
+        Err(ClientError::TurnedAway) => {
+            thread::sleep(Duration::from_millis(30));
+            Client::connect(path)
+        }
+        answer => answer,
+    }
+}
+
 /// `process 4711 (server)`.
 pub(crate) fn describe(pid: u32) -> String {
     match Process::read(pid) {
@@ -136,6 +149,11 @@ pub(crate) fn explain(pid: u32, error: &ClientError) -> Failure {
         ClientError::Gone => {
             Failure::with(Exit::Refused, format!("{who} ended, or closed its agent's connection"))
         }
+        ClientError::TurnedAway => Failure::with(
+            Exit::Refused,
+            format!("{who} does not answer: its agent turned the connection away"),
+        )
+        .hint("it may have too many connections: end what else talks to it, and try again"),
         ClientError::Silent if Process::read(pid).is_some_and(|process| process.stopped()) => {
             Failure::with(Exit::Refused, format!("{who} does not answer: it is stopped"))
                 .hint(format!("let it run with `kill -CONT {pid}`, then try again"))
@@ -169,9 +187,9 @@ pub(crate) fn explain(pid: u32, error: &ClientError) -> Failure {
     }
 }
 
-fn no_agent(pid: u32, agents: &Agents) -> Failure {
+fn no_agent(pid: u32, others: &str) -> Failure {
     let Some(process) = Process::read(pid) else {
-        return Failure::with(Exit::Nothing, format!("no process {pid}")).hint(others(agents));
+        return Failure::with(Exit::Nothing, format!("no process {pid}")).hint(others);
     };
     let name = escape(&process.comm);
     if process.tgid != pid {
@@ -196,21 +214,22 @@ fn no_agent(pid: u32, agents: &Agents) -> Failure {
         return Failure { exit: Exit::Nothing, message, ..failure };
     }
     Failure::with(Exit::Nothing, format!("process {pid} ({name}) has no agent"))
-        .hint(format!("call `owlet::init()` in its main; {}", others(agents)))
+        .hint(format!("call `owlet::init()` in its main; {others}"))
 }
 
 /// A clause that names processes which do have an agent.
-fn others(agents: &Agents) -> String {
-    if agents.clients.is_empty() {
+fn others<'c>(
+    clients: impl Iterator<Item = &'c Client>,
+    troubled: &[(u32, ClientError)],
+) -> String {
+    let mut names: Vec<_> =
+        clients.map(|client| format!("{} ({})", client.pid, program(&client.hello.exe))).collect();
+    names.extend(troubled.iter().map(|(pid, _)| format!("{pid} (does not answer)")));
+    if names.is_empty() {
         return "no process of yours has an agent now".into();
     }
-    let names: Vec<_> = agents
-        .clients
-        .iter()
-        .take(4)
-        .map(|client| format!("{} ({})", client.pid, program(&client.hello.exe)))
-        .collect();
-    let more = agents.clients.len() - names.len();
+    let more = names.len().saturating_sub(4);
+    names.truncate(4);
     let more =
         if more > 0 { format!(" and {}", plural(more as u64, "other")) } else { String::new() };
     format!("processes with an agent: {}{more}", names.join(", "))

@@ -1,6 +1,9 @@
 //! The command line. This tree is the only source of flags: `--help`, completions and the man page
 //! come from it.
 
+use crate::error::Result;
+use crate::exit::Exit;
+use crate::out::Out;
 use crate::units::{parse_duration, parse_ring_size};
 use clap::builder::{PossibleValue, StyledStr, ValueHint};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -38,9 +41,15 @@ pub(crate) enum Command {
     /// Switch trace points off in the running recordings of processes.
     Disable(ToggleArgs),
     /// Print a trace's events, merged by time.
+    ///
+    /// ` (N lost before)` at the end of a line: so many events were lost between this packet of the
+    /// stream, whose first event it is, and the one before. When something of the trace is missing or
+    /// damaged, the rest is printed and the status is 6.
     #[command(after_long_help = filter_help())]
     Report(ReportArgs),
     /// Print counts, rates and span latencies of a trace.
+    ///
+    /// When something of the trace is missing or damaged, the rest is counted and the status is 6.
     Stat(StatArgs),
     /// Convert a trace for another tool.
     Export(ExportArgs),
@@ -48,7 +57,8 @@ pub(crate) enum Command {
     ///
     /// Cuts what is no whole packet and keeps it beside, in files called .cut-NAME. A packet that was
     /// being written at the end of a file is what a killed recorder leaves; when anything else was
-    /// cut, or something cannot be repaired, the status is 6.
+    /// cut, or something cannot be repaired, the status is 6. A trace that is being recorded is left
+    /// alone.
     Recover(RecoverArgs),
     /// Say what this machine can do, and what is in the way.
     Doctor(JsonArgs),
@@ -143,7 +153,8 @@ pub(crate) struct StatArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// Write a Perfetto trace to FILE (`-` for stdout), for <https://ui.perfetto.dev>.
+    /// Write a Perfetto trace to FILE (`-` for stdout), for <https://ui.perfetto.dev>. A pipe or device
+    /// is written to; a file is replaced when the export is whole, links are followed.
     #[arg(long, value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub(crate) perfetto: PathBuf,
     /// The trace directory.
@@ -222,7 +233,7 @@ impl ValueEnum for LevelArg {
     }
 }
 
-fn parse_pattern(text: &str) -> Result<String, String> {
+fn parse_pattern(text: &str) -> std::result::Result<String, String> {
     let pattern = text.strip_prefix('!').unwrap_or(text);
     if pattern.is_empty() {
         Err("a pattern cannot be empty; `*` matches everything".into())
@@ -233,15 +244,15 @@ fn parse_pattern(text: &str) -> Result<String, String> {
     }
 }
 
-fn parse_target_filter(text: &str) -> Result<String, String> {
+fn parse_target_filter(text: &str) -> std::result::Result<String, String> {
     check_filter(text, Side::Target)
 }
 
-fn parse_reader_filter(text: &str) -> Result<String, String> {
+fn parse_reader_filter(text: &str) -> std::result::Result<String, String> {
     check_filter(text, Side::Reader)
 }
 
-fn check_filter(text: &str, side: Side) -> Result<String, String> {
+fn check_filter(text: &str, side: Side) -> std::result::Result<String, String> {
     let checked = Filter::parse(text).and_then(|filter| filter.validate(side));
     checked.map(|()| text.to_string()).map_err(|error| match error.hint.as_str() {
         "" => error.to_string(),
@@ -255,6 +266,17 @@ fn filter_help() -> String {
 
 /// Longer values are cut in messages about them.
 const SHOWN: usize = 80;
+
+/// Prints what clap says. Help and versions are data: they go to stdout, and fail where it does.
+pub(crate) fn answer(error: clap::Error) -> Result<Exit> {
+    if error.use_stderr() {
+        error.exit();
+    }
+    let mut out = Out::new();
+    out.bytes(error.render().ansi().to_string().as_bytes())?;
+    out.finish()?;
+    Ok(Exit::Done)
+}
 
 /// What clap says of a bad command line, made fit to be read: values that are too long are cut, and
 /// `owlet record CMD` is told what it lacks.

@@ -21,6 +21,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(800);
 pub(crate) enum ClientError {
     /// Nobody listens on the socket any more.
     Gone,
+    /// Somebody listens, and hung up without a word.
+    TurnedAway,
     /// No answer in time: the process is stopped, or its agent thread is.
     Silent,
     /// The agent speaks another version of the protocol.
@@ -60,7 +62,10 @@ pub(crate) struct Client {
 impl Client {
     /// Connects to an agent's socket and shakes hands.
     pub(crate) fn connect(path: &Path) -> Result<Self, ClientError> {
-        Self::greet(connect_within(path, PATIENCE)?)
+        Self::greet(connect_within(path, PATIENCE)?).map_err(|error| match error {
+            ClientError::Gone => ClientError::TurnedAway,
+            other => other,
+        })
     }
 
     /// Shakes hands over a connection that the agent opened.

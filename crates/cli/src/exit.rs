@@ -18,7 +18,7 @@ pub(crate) enum Exit {
     Empty,
     /// A process is there but does not answer, refuses, or speaks another version.
     Refused,
-    /// A trace was repaired as far as it can be, and something of it is gone.
+    /// Something of a trace is missing or cannot be read.
     Damaged,
     /// The recording went well; the recorded command did not, and this is its status.
     Command(u8),
@@ -32,7 +32,7 @@ pub(crate) const TABLE: [(Exit, &str); 7] = [
     (Exit::Nothing, "no process with an agent, or no trace point that matches"),
     (Exit::Empty, "a recording ended properly without a single event"),
     (Exit::Refused, "a process does not answer, refuses, or speaks another version"),
-    (Exit::Damaged, "`owlet recover` has cut damaged data, or found what it cannot repair"),
+    (Exit::Damaged, "something of a trace is missing or damaged; what is whole was read or kept"),
 ];
 
 impl Exit {

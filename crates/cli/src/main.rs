@@ -9,6 +9,7 @@
 //! | `recorder` | recording: session, rings to directory, progress, signals |
 //! | `agents`, `client`, `sockets`, `procfs` | finding processes and talking to them |
 //! | `out`, `text`, `names`, `units` | what is printed, and how |
+//! | `target` | what an export is written into |
 //!
 //! stdout carries data only; everything said about the data goes to stderr.
 
@@ -23,6 +24,7 @@ mod out;
 mod procfs;
 mod recorder;
 mod sockets;
+mod target;
 mod text;
 mod units;
 
@@ -30,8 +32,11 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::try_parse().unwrap_or_else(|error| args::told(error).exit());
-    match commands::run(cli.command) {
+    let ran = match args::Cli::try_parse() {
+        Ok(cli) => commands::run(cli.command),
+        Err(error) => args::answer(args::told(error)),
+    };
+    match ran {
         Ok(exit) => exit.into(),
         Err(failure) => {
             failure.report();

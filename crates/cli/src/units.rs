@@ -39,8 +39,7 @@ const RING_MAX: u64 = 1 << 30;
 
 /// The size of a ring: as [`parse_size`], up to 1G.
 pub(crate) fn parse_ring_size(text: &str) -> Result<u64, String> {
-    const LIMIT: &str = "rings are at most 1G a CPU, and each CPU has two; \
-                         less than 4K is taken as 4K";
+    const LIMIT: &str = "rings are at most 1G a CPU, and each CPU has two";
     let digits = split(text).0;
     let endless = digits.len() > 19 && digits.bytes().all(|b| b.is_ascii_digit());
     match parse_size(text) {

@@ -44,7 +44,7 @@ mod walk;
 pub mod writer;
 
 pub use error::{ErrorKind, StoreError};
-pub use loss::{CORRUPT, NOT_WRITTEN, UNKNOWN_CAUSE, cause_text};
+pub use loss::{CORRUPT, NOT_WRITTEN, REMOVED, UNKNOWN_CAUSE, cause_text};
 pub use meta::{ClockInfo, ClockKind, Loss, Recorder, StreamKind, StreamName, TraceMeta};
 pub use reader::{
     EventReader, Problem, ProcessRecord, RawEvent, StreamInfo, ThreadRecord, TraceReader,

@@ -5,7 +5,7 @@
 //! that is killed never writes the last counts. The packets therefore have the last word on how
 //! many, the sidecar on why.
 //!
-//! | counted in | ring causes (`full`, ..), `corrupt` | `malformed` | `not_written` | lost outside any ring |
+//! | counted in | ring causes (`full`, ..), `corrupt` | `malformed` | `not_written`, `removed` | lost outside any ring |
 //! |---|---|---|---|---|
 //! | the sidecar | with the stream | with the stream | with the stream | without stream |
 //! | the stream's packets | yes | yes | no: nothing could be written | no |
@@ -21,6 +21,8 @@ pub const UNKNOWN_CAUSE: &str = "unknown";
 /// Cause of loss of events that left the ring and could not be written: no packet counts them.
 pub const NOT_WRITTEN: &str = "not_written";
 
+/// Cause of loss of events that were written, and somebody took away before the recording ended.
+pub const REMOVED: &str = "removed";
 /// Cause of loss of what was in a ring and was no record. One event is counted for each run of such
 /// bytes; there may have been more in it.
 pub const CORRUPT: &str = "corrupt";
@@ -31,6 +33,7 @@ pub fn cause_text(cause: &str) -> Option<&'static str> {
     match cause {
         UNKNOWN_CAUSE => Some("the recorder was killed, or still runs, and has not noted why"),
         CORRUPT => Some("bytes in the rings were no records; each run of them counts as one event"),
+        REMOVED => Some("somebody changed the trace directory while it was being recorded into"),
         NOT_WRITTEN => Some("the trace directory took no more"),
         MALFORMED => Some("the record did not fit its description"),
         _ => None,
@@ -41,7 +44,8 @@ pub fn cause_text(cause: &str) -> Option<&'static str> {
 /// with `known`, no stream's sum is less than its packets' count, and no event counts twice.
 pub(crate) fn unexplained(known: &[Loss], streams: &[StreamInfo]) -> Vec<Loss> {
     let mut explained: BTreeMap<StreamName, u64> = BTreeMap::new();
-    for loss in known.iter().filter(|loss| loss.cause != NOT_WRITTEN) {
+    let counted = |loss: &&Loss| ![NOT_WRITTEN, REMOVED].contains(&loss.cause.as_str());
+    for loss in known.iter().filter(counted) {
         if let Some(stream) = loss.stream {
             let sum = explained.entry(stream).or_default();
             *sum = sum.saturating_add(loss.events);

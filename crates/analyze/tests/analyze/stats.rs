@@ -3,6 +3,7 @@
 use crate::{span_schemas, tick};
 use owlet_analyze::build::{Builder, Payload, at};
 use owlet_analyze::{Stats, Trace, json};
+use owlet_wire::schema::{Kind, Level};
 
 fn sample() -> Trace {
     let mut b = Builder::new(2);
@@ -42,6 +43,24 @@ fn counts_and_rates_by_name() {
     assert_eq!((first.first_ns, first.last_ns), (0, 999_000_000));
     assert!((first.rate_per_s - 500.5).abs() < 0.01, "{}", first.rate_per_s);
     assert_eq!(stats.by_event.len(), 5, "span records are told apart by kind");
+}
+
+/// Call sites that share a name are one line each level, always the same.
+#[test]
+fn events_of_one_name_are_told_apart_by_level() {
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let mut b = Builder::new(1);
+        for (n, level) in [(1, Level::Warn), (2, Level::Info), (3, Level::Warn)] {
+            let id = b.schema("app:same", Kind::Event, &[]);
+            b.parts().schemas.last_mut().expect("just added").1.level = level;
+            (0..n).for_each(|i| b.event(at(n * 100 + i), id, &Payload::new()));
+        }
+        let stats = collect(&b.trace());
+        let lines = stats.by_event.iter().map(|e| format!("{} {}", e.level, e.count));
+        seen.insert(lines.collect::<Vec<_>>());
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [["warn 4", "info 2"]]);
 }
 
 #[test]

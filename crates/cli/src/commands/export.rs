@@ -1,17 +1,18 @@
 //! `owlet export --perfetto FILE DIR`.
 
-use super::summary::problems;
+use super::summary::{problems, read_status};
 use crate::args::ExportArgs;
 use crate::error::{Failure, Result, reason, show};
 use crate::exit::Exit;
 use crate::out::note;
 use crate::recorder::sink::store_failure;
+use crate::target::Target;
 use crate::text::count;
 use owlet_analyze::Trace;
 use owlet_export::perfetto::{self, Error};
-use std::fs::File;
 use std::io::{BufWriter, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
@@ -30,37 +31,23 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
             Error::Read(error) => store_failure(error),
             Error::Write(error) => Failure::stdout(&error),
         })?;
-        return Ok(Exit::Done);
+        return Ok(read_status(trace.damaged()));
     }
-    to_file(&trace, &args.perfetto)
+    to_file(&trace, args)
 }
 
-/// Writes beside the file and renames: what was there stays whole until the export is. A device or a
-/// pipe is written to as it is; a rename would put a file in its place.
-pub(crate) fn to_file(trace: &Trace, path: &Path) -> Result<Exit> {
+/// Writes into what `path` is, see [`crate::target`]; a new file is no wider open than the trace.
+fn to_file(trace: &Trace, args: &ExportArgs) -> Result<Exit> {
+    let path = &args.perfetto;
     let failed = |error: std::io::Error| Failure::at("cannot write", path, reason(&error));
-    if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
-        let mut device = File::options().write(true).open(path).map_err(failed)?;
-        write(trace, &mut device).map_err(|error| match error {
-            Error::Read(error) => store_failure(error),
-            Error::Write(error) => failed(error),
-        })?;
-        return Ok(Exit::Done);
-    }
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let mut file = File::create(&partial).map_err(failed)?;
-    let written = write(trace, &mut file).map_err(|error| match error {
+    let mode = std::fs::metadata(args.dir.join(".owlet"))
+        .map_or(0o600, |meta| meta.permissions().mode() & 0o666);
+    let mut target = Target::open(path, mode).map_err(failed)?;
+    let summary = write(trace, &mut target.file).map_err(|error| match error {
         Error::Read(error) => store_failure(error),
         Error::Write(error) => failed(error),
-    });
-    let written = written
-        .and_then(|summary| std::fs::rename(&partial, path).map(|()| summary).map_err(failed));
-    let summary = written.inspect_err(|_| {
-        // The half-written file helps nobody; if it stays, the message above is still the one to tell.
-        let _ = std::fs::remove_file(&partial);
     })?;
+    target.finish().map_err(failed)?;
     let slices = summary.thread_slices + summary.async_slices;
     note!(
         "wrote {} slices and {} instants to {}; open it at https://ui.perfetto.dev",
@@ -68,7 +55,7 @@ pub(crate) fn to_file(trace: &Trace, path: &Path) -> Result<Exit> {
         count(summary.instants),
         show(path)
     );
-    Ok(Exit::Done)
+    Ok(read_status(trace.damaged()))
 }
 
 fn write(trace: &Trace, out: &mut impl Write) -> std::result::Result<perfetto::Summary, Error> {

@@ -10,8 +10,9 @@ use crate::error::{Failure, Result, reason, show};
 use crate::exit::Exit;
 use crate::out::note;
 use crate::recorder::clock::SessionClock;
+use crate::recorder::newcomers::Newcomers;
 use crate::recorder::rendezvous::Rendezvous;
-use crate::recorder::session::{Plan, Session, Target};
+use crate::recorder::session::{self, Plan, Session, Target};
 use crate::recorder::stop::Stop;
 use crate::recorder::{Parts, Recording};
 use crate::text::{escape, plural};
@@ -21,9 +22,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-
-/// Name of the variable a process finds its session by.
-const SESSION_VARIABLE: &str = "OWLET_SESSION";
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<Exit> {
@@ -87,8 +85,10 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     let session_path = session.path();
     let parts = parts(args, session, clock, rendezvous, &dir.path, stop);
     let mut recording = Recording::begin(parts)?;
+    // Before the command: whoever appears from now on may be its.
+    let newcomers = Newcomers::new(&recording.session.segment, session_path.clone());
     match spawn(program, words, &session_path) {
-        Ok(child) => recording.follow(child, escape(name.as_bytes())),
+        Ok(child) => recording.follow(child, escape(name.as_bytes()), newcomers),
         Err(failure) => {
             // Nothing ran, so nothing was recorded; the directory is ours and holds no event.
             recording.discard();
@@ -120,6 +120,12 @@ fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client], whose: &str) -> R
             patterns::nothing_passes(rules, &super::report::parse(text)?, &points)
     {
         return Err(failure);
+    }
+    if points.is_empty() {
+        note!(
+            "warning: {whose} has no trace points yet; what appears later and matches is recorded"
+        );
+        return Ok(Before::default());
     }
     for (pattern, near) in patterns::unmatched_yet(rules, &points) {
         let pattern = escape(pattern.as_bytes());
@@ -263,7 +269,7 @@ fn find(program: &OsStr) -> Result<PathBuf> {
 }
 
 fn spawn(program: &OsStr, words: &[OsString], session: &str) -> Result<Child> {
-    Command::new(program).args(words).env(SESSION_VARIABLE, session).spawn().map_err(|error| {
+    Command::new(program).args(words).env(session::VARIABLE, session).spawn().map_err(|error| {
         Failure::new(format!("cannot start {}: {}", escape(program.as_bytes()), reason(&error)))
     })
 }

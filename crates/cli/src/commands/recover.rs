@@ -32,6 +32,6 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<Exit> {
         let what = "of damaged data were cut, perhaps with events in them; .cut-* files have them";
         note!("warning: {bytes} {what}");
     }
-    let whole = damaged == 0 && recovered.remaining.is_empty();
-    Ok(if whole { Exit::Done } else { Exit::Damaged })
+    let whole = damaged == 0 && recovered.remaining.iter().all(|problem| problem.notice);
+    Ok(super::summary::read_status(!whole))
 }

@@ -1,6 +1,6 @@
 //! `owlet report DIR`: the events, merged by time.
 
-use super::summary::{loss_hints, problems, tell_losses};
+use super::summary::{loss_hints, problems, read_status, tell_losses};
 use crate::args::ReportArgs;
 use crate::error::{Failure, Result};
 use crate::exit::Exit;
@@ -37,10 +37,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
         }
     }
     out.finish()?;
-    problems(&trace, trace.problems().iter().chain(&events.problems()));
+    let unread = events.problems();
+    problems(&trace, trace.problems().iter().chain(&unread));
     tell_losses(&trace);
     loss_hints(&trace);
-    Ok(Exit::Done)
+    Ok(read_status(trace.damaged() || !unread.is_empty()))
 }
 
 /// The filter of the command line, which clap has checked already.

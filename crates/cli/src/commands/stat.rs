@@ -1,6 +1,6 @@
 //! `owlet stat DIR`: counts, rates, span latencies, losses.
 
-use super::summary::{causes, loss_hints, problems};
+use super::summary::{causes, loss_hints, problems, read_status};
 use crate::args::StatArgs;
 use crate::error::{Failure, Result};
 use crate::exit::Exit;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &StatArgs) -> Result<Exit> {
     out.finish()?;
     problems(&trace, stats.problems.iter());
     loss_hints(&trace);
-    Ok(Exit::Done)
+    Ok(read_status(stats.damaged))
 }
 
 fn text(out: &mut Out, trace: &Trace, stats: &Stats) -> Result<()> {

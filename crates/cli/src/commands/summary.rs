@@ -1,5 +1,6 @@
 //! What is said on stderr about a trace that is read: problems of its files, and losses.
 
+use crate::exit::Exit;
 use crate::out::note;
 use crate::text::{count, escape, plural};
 use owlet_analyze::Trace;
@@ -15,6 +16,11 @@ pub(crate) fn problems<'a>(trace: &Trace, problems: impl Iterator<Item = &'a Str
     }
 }
 
+/// The status of a command that has read a trace.
+pub(crate) fn read_status(damaged: bool) -> Exit {
+    if damaged { Exit::Damaged } else { Exit::Done }
+}
+
 /// `lost 17 events (full 12, busy 5)`, when there were any.
 pub(crate) fn tell_losses(trace: &Trace) {
     if trace.lost_total() > 0 {
@@ -28,7 +34,13 @@ pub(crate) fn loss_hints(trace: &Trace) {
         if lost.cause == LOSS_REASONS[Loss::Full.index()].name {
             note!("hint: the rings were full: choose larger rings: owlet record --size");
         } else if let Some(text) = owlet_store::cause_text(&lost.cause) {
-            note!("hint: {}: {text}", escape(lost.cause.as_bytes()));
+            let bytes = match trace.skipped_bytes() {
+                bytes if bytes > 0 && lost.cause == owlet_store::CORRUPT => {
+                    format!(" ({})", plural(bytes, "byte"))
+                }
+                _ => String::new(),
+            };
+            note!("hint: {}: {text}{bytes}", escape(lost.cause.as_bytes()));
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::args::{Cli, RecordArgs};
 use crate::error::{Failure, show};
 use crate::exit::Exit;
 use crate::out::note;
-use crate::recorder::{End, Recording};
+use crate::recorder::{End, NOT_JOINED, Recording};
 use crate::text::{count, plural};
 use crate::units::larger_ring;
 use clap::CommandFactory as _;
@@ -55,7 +55,8 @@ pub(crate) fn tell(recording: &Recording, end: End, before: &Before, asked: &Ask
         End::Abandoned(signal) => status_of(128 + signal),
         _ => Exit::Done,
     };
-    if sink.losses.of(LOSS_REASONS[Loss::Full.index()].name) > 0 {
+    let failed = matches!(end, End::Failed(_));
+    if !failed && sink.losses.of(LOSS_REASONS[Loss::Full.index()].name) > 0 {
         let size = larger_ring(asked.args.size);
         note!("hint: the rings were full: choose larger rings: --size {size}");
     }
@@ -85,9 +86,7 @@ fn nothing(recording: &Recording, before: &Before, asked: &Asked<'_>) {
     misplaced(asked);
     if joined == 0 && sink.processes == 0 {
         note!("warning: no event was recorded: no process joined the session");
-        note!(
-            "hint: the command must call `owlet::init()`; set-user-id programs cannot be recorded"
-        );
+        note!("hint: {NOT_JOINED}");
         return;
     }
     if before.on == 0 && sink.schemas == 0 {

@@ -12,11 +12,13 @@
 //! | [`losses`] | what was lost, by cause |
 //! | [`clock`] | which clock, and how its ticks become time |
 //! | [`rendezvous`] | processes that inherit the session |
+//! | [`newcomers`] | processes that were to inherit it and cannot open it |
 //! | [`stop`] | signals |
 //! | [`progress`] | the line shown meanwhile |
 
 pub(crate) mod clock;
 pub(crate) mod losses;
+pub(crate) mod newcomers;
 pub(crate) mod progress;
 pub(crate) mod rendezvous;
 pub(crate) mod session;
@@ -28,6 +30,7 @@ use crate::client::ClientError;
 use crate::error::{Failure, Result, reason};
 use crate::text::plural;
 use clock::SessionClock;
+use newcomers::Newcomers;
 use owlet_ring::{Notifier, NotifierOptions, RingSet, Waiter, WakeFd, Watermark};
 use owlet_store::TraceMeta;
 use owlet_wire::control::TracepointInfo;
@@ -52,11 +55,18 @@ const DRAIN_EVERY: Duration = Duration::from_millis(100);
 const LINGER: Duration = Duration::from_millis(300);
 /// A command that takes longer to end after a Ctrl-C is said to be waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// A command of which nothing has joined by then is said so.
+const LONELY: Duration = Duration::from_millis(700);
 /// A child of a command may announce itself this long after the command has ended.
 const GRACE: Duration = Duration::from_millis(200);
 const REFINE_EVERY: Duration = Duration::from_secs(10);
 /// How often the trace is told what was lost and why: what a killed recorder can leave untold.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// Why nothing of a command may have joined.
+pub(crate) const NOT_JOINED: &str = "it joins when it calls `owlet::init()`; a program without it, one \
+     that is set-user-id, one that lost OWLET_SESSION from its environment or runs where this user's \
+     socket directory is not to be seen never does";
 
 /// Why a recording ended.
 #[derive(Debug)]
@@ -80,6 +90,9 @@ pub(crate) struct Recording {
     pub(crate) session: Session,
     pub(crate) sink: Sink,
     rendezvous: Rendezvous,
+    newcomers: Option<Newcomers>,
+    /// When the command began, until somebody has joined or it was said that nobody has.
+    lonely: Option<Instant>,
     child: Option<Child>,
     /// Readable when the child has ended; absent on kernels without pidfd, where the next round sees it.
     child_fd: Option<OwnedFd>,
@@ -156,6 +169,8 @@ impl Recording {
             session,
             sink,
             rendezvous,
+            newcomers: None,
+            lonely: None,
             child: None,
             child_fd: None,
             name: String::new(),
@@ -174,8 +189,10 @@ impl Recording {
     }
 
     /// The command whose end, with that of every process it started, ends the recording.
-    pub(crate) fn follow(&mut self, child: Child, name: String) {
+    pub(crate) fn follow(&mut self, child: Child, name: String, newcomers: Newcomers) {
         self.name = name;
+        self.newcomers = Some(newcomers);
+        self.lonely = Some(Instant::now());
         self.child_fd = owlet_sys::process::pidfd_open(child.id()).ok();
         self.child = Some(child);
     }
@@ -203,8 +220,10 @@ impl Recording {
         }
         if self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();
+            self.sink.check().map_err(store_failure)?;
             self.sink.tell_losses().map_err(store_failure)?;
         }
+        self.look_around();
         self.progress.show(&self.standing());
         self.ended(deadline)
     }
@@ -223,7 +242,7 @@ impl Recording {
             self.progress.note(&format!("warning: {}", failure.message));
         }
         let mut end = end;
-        let mut failed = drained.or(self.sink.drain(true).err());
+        let mut failed = drained.or(self.sink.drain(true).err()).or(self.sink.check().err());
         failed = failed.or(self.sink.set_clock(self.clock.refine()).err());
         failed = failed.or(self.sink.finish().err());
         if let Some(error) = failed
@@ -251,6 +270,8 @@ impl Recording {
     fn sleep(&self, deadline: Option<Instant>) -> Result<()> {
         let mut fds = vec![self.stop.poll_fd(), PollFd::new(&self.wake, PollFlags::IN)];
         fds.push(self.rendezvous.poll_fd());
+        let appeared = self.newcomers.as_ref().and_then(Newcomers::fd);
+        fds.extend(appeared.map(|fd| PollFd::new(fd, PollFlags::IN)));
         fds.extend(
             self.session.targets.iter().map(|target| PollFd::new(&target.client, PollFlags::IN)),
         );
@@ -272,7 +293,11 @@ impl Recording {
             self.progress.note("warning: no descriptor is left for another process: it is recorded, but out of reach");
             self.progress.note(&format!("hint: {}", crate::error::MORE_FILES));
         }
-        for greeted in self.rendezvous.joined() {
+        if let Some(newcomers) = &mut self.newcomers {
+            newcomers.look();
+        }
+        let attached = self.newcomers.iter().flat_map(Newcomers::attached);
+        for greeted in self.rendezvous.joined().chain(attached) {
             match greeted {
                 Ok(client) => self.session.join(client),
                 // Ended or stopped already: it recorded without us.
@@ -284,6 +309,19 @@ impl Recording {
             }
         }
         self.session.reap();
+    }
+
+    /// Says in time that nothing of the command has joined: it may never.
+    fn look_around(&mut self) {
+        let Some(since) = self.lonely else { return };
+        if self.session.joined > 0 || self.sink.processes > 0 {
+            self.lonely = None;
+        } else if since.elapsed() >= LONELY && self.child.is_some() {
+            self.lonely = None;
+            let name = &self.name;
+            self.progress.note(&format!("warning: nothing of {name} has joined the recording yet"));
+            self.progress.note(&format!("hint: {NOT_JOINED}"));
+        }
     }
 
     fn ended(&mut self, deadline: Option<Instant>) -> Result<Option<End>> {

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 /// A process, or the pid of one that would not shake hands.
-type Greeted = std::result::Result<Client, (u32, ClientError)>;
+pub(crate) type Greeted = std::result::Result<Client, (u32, ClientError)>;
 
 /// A listening socket, removed when dropped.
 #[derive(Debug)]

@@ -17,6 +17,9 @@ const LOG_BYTES: usize = 8 << 20;
 /// How long a writer's wakeup may be put off.
 const DEFERRAL_US: u32 = 2000;
 
+/// Name of the variable a process finds its session by.
+pub(crate) const VARIABLE: &str = "OWLET_SESSION";
+
 /// What is to be recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {

@@ -9,8 +9,8 @@ use super::losses::Losses;
 use crate::error::{Failure, Result, show};
 use owlet_ring::{Drained, LOSS_REASONS, LogCursor, Reader, RingReader, Segment};
 use owlet_store::{
-    ClockInfo, ErrorKind, MALFORMED, NOT_WRITTEN, PacketInfo, StoreError, StreamName, TraceMeta,
-    TraceWriter,
+    CORRUPT, ClockInfo, ErrorKind, MALFORMED, NOT_WRITTEN, PacketInfo, REMOVED, Recorder,
+    StoreError, StreamName, TraceMeta, TraceReader, TraceWriter,
 };
 use owlet_wire::entry::{self, Entry};
 use std::path::{Path, PathBuf};
@@ -24,6 +24,11 @@ struct Ring {
     drained: Drained,
     /// Losses as the last packet told them.
     told: u64,
+    /// Bytes that were no records, and how many times there were some.
+    skipped: u64,
+    skips: u64,
+    /// Events in the directory.
+    written: u64,
 }
 
 /// Drains one session into one directory.
@@ -35,6 +40,8 @@ pub(crate) struct Sink {
     trace: Option<TraceWriter>,
     /// Writing has failed: what is drained from now on is only counted.
     broken: bool,
+    /// Something of what was written is gone, and has been counted.
+    recounted: bool,
     dir: PathBuf,
     pub(crate) losses: Losses,
     pub(crate) events: u64,
@@ -50,13 +57,22 @@ pub(crate) struct Sink {
 impl Sink {
     /// Begins the trace directory.
     pub(crate) fn create(segment: &Arc<Segment>, dir: &Path, meta: &TraceMeta) -> Result<Self> {
-        let trace = TraceWriter::create(dir, meta).map_err(|error| match error.kind {
+        let mut trace = TraceWriter::create(dir, meta).map_err(|error| match error.kind {
             ErrorKind::Permission => {
                 store_failure(error).hint("name a directory where you may write, with -o")
             }
             _ => store_failure(error),
         })?;
         let reader = Reader::new(Arc::clone(segment));
+        let recorder = Recorder {
+            pid: std::process::id(),
+            rings: u32::try_from(reader.rings()).unwrap_or(u32::MAX),
+            ring_bytes: segment.ring_bytes() as u64,
+        };
+        if let Err(error) = trace.set_recorder(recorder) {
+            trace.discard();
+            return Err(store_failure(error));
+        }
         let rings =
             (0..reader.rings()).filter_map(|at| reader.ring(at).map(|r| Ring::new(r, segment)));
         Ok(Self {
@@ -65,6 +81,7 @@ impl Sink {
             cursor: LogCursor::default(),
             trace: Some(trace),
             broken: false,
+            recounted: false,
             dir: dir.to_owned(),
             losses: Losses::default(),
             events: 0,
@@ -99,6 +116,12 @@ impl Sink {
                 let lost = ring.drained.lost.get(reason.loss.index()).copied().unwrap_or(0);
                 self.losses.set(ring.stream, reason.name, lost);
             }
+            if ring.drained.corrupt > ring.skipped {
+                // How many events were in there, nobody can tell: at least one.
+                ring.skips += 1;
+                ring.skipped = ring.drained.corrupt;
+                self.losses.set(ring.stream, CORRUPT, ring.skips);
+            }
         }
         if self.broken {
             self.forget(0);
@@ -109,7 +132,8 @@ impl Sink {
         self.broken = written.is_err();
         self.bytes = trace.summary().bytes;
         self.trace = Some(trace);
-        written
+        // Perhaps somebody took away what was written before, too.
+        if self.broken { self.check().and(written) } else { written }
     }
 
     /// Removes the files of a trace without events, and the directory if it was made for them.
@@ -127,13 +151,51 @@ impl Sink {
     /// Stores what was lost so far, by cause. Writes nothing when nothing has changed.
     pub(crate) fn tell_losses(&mut self) -> std::result::Result<(), StoreError> {
         let losses = self.losses.to_store();
-        self.trace.as_mut().map_or(Ok(()), |trace| trace.set_losses(&losses))
+        let Some(trace) = &mut self.trace else { return Ok(()) };
+        for ring in &self.rings {
+            trace.set_skipped(ring.stream, ring.skipped)?;
+        }
+        trace.set_losses(&losses)
+    }
+
+    /// Whether the directory still has everything that was written. When it has not, what is gone
+    /// counts as lost, and nothing more is written.
+    ///
+    /// # Errors
+    /// The first file that somebody removed, replaced or truncated.
+    pub(crate) fn check(&mut self) -> std::result::Result<(), StoreError> {
+        if self.recounted {
+            return Ok(());
+        }
+        let checked = self.trace.as_ref().map_or(Ok(()), TraceWriter::check);
+        if checked.is_err() {
+            (self.broken, self.recounted) = (true, true);
+            self.recount();
+        }
+        checked
+    }
+
+    /// Counts what is left of the events that were written.
+    fn recount(&mut self) {
+        let trace = TraceReader::open(&self.dir).ok();
+        let left = |stream: StreamName| {
+            let trace = trace.as_ref()?;
+            let at = trace.streams().iter().position(|info| info.name == stream)?;
+            let mut events = trace.events(at).ok()?;
+            Some((0..).take_while(|_| events.advance()).count() as u64)
+        };
+        for ring in &mut self.rings {
+            let gone = ring.written.saturating_sub(left(ring.stream).unwrap_or(0));
+            ring.written -= gone;
+            self.events = self.events.saturating_sub(gone);
+            self.losses.add(ring.stream, REMOVED, gone);
+        }
     }
 
     /// Ends the directory.
     pub(crate) fn finish(&mut self) -> std::result::Result<(), StoreError> {
-        let Some(mut trace) = self.trace.take() else { return Ok(()) };
-        trace.set_losses(&self.losses.to_store())?;
+        self.tell_losses()?;
+        let Some(trace) = self.trace.take() else { return Ok(()) };
         self.bytes = trace.finish()?.bytes;
         Ok(())
     }
@@ -145,6 +207,13 @@ impl Sink {
     ) -> std::result::Result<(), StoreError> {
         for at in 0..self.rings.len() {
             if let Err(error) = self.write_ring(trace, at, last) {
+                // A part may have been written.
+                let written = trace.summary().events.saturating_sub(self.events);
+                if let Some(ring) = self.rings.get_mut(at) {
+                    ring.written += written;
+                    ring.drained.events = ring.drained.events.saturating_sub(written);
+                }
+                self.events += written;
                 self.forget(at);
                 return Err(error);
             }
@@ -159,7 +228,7 @@ impl Sink {
         last: bool,
     ) -> std::result::Result<(), StoreError> {
         let Some(ring) = self.rings.get_mut(at) else { return Ok(()) };
-        let discarded = ring.drained.lost.iter().fold(0_u64, |sum, n| sum.saturating_add(*n));
+        let discarded = ring.drained.lost.iter().fold(ring.skips, |sum, n| sum.saturating_add(*n));
         // A packet without records would bound the times of records that are just being written;
         // at the end there are none.
         if ring.records.is_empty() && !(last && discarded > ring.told) {
@@ -180,6 +249,7 @@ impl Sink {
         };
         let appended = trace.append_packet(ring.stream, &packet)?;
         ring.told = discarded;
+        ring.written += appended.events;
         self.events += appended.events;
         self.losses.add(ring.stream, MALFORMED, appended.malformed);
         Ok(())
@@ -227,7 +297,17 @@ impl Ring {
                 (StreamName::portable(slot), slot)
             }
         };
-        Self { reader, stream, cpu, records: Vec::new(), drained: Drained::default(), told: 0 }
+        Self {
+            reader,
+            stream,
+            cpu,
+            records: Vec::new(),
+            drained: Drained::default(),
+            told: 0,
+            skipped: 0,
+            skips: 0,
+            written: 0,
+        }
     }
 }
 

@@ -175,6 +175,11 @@ pub(crate) fn target_main() {
             std::thread::sleep(Duration::from_millis(ms.parse().unwrap()));
             (0..100).for_each(tick);
         }
+        // Events, and headers that are none over some of them.
+        Some(("junk", _)) => {
+            (0..1000).for_each(tick);
+            junk();
+        }
         // Events, and then random bytes over the whole session, for a second.
         Some(("scribble", seed)) => {
             (0..1000).for_each(tick);
@@ -189,6 +194,25 @@ fn tick(seq: u64) {
     owlet::trace!(probe::tick, seq, "a note");
     if std::hint::black_box(false) {
         owlet::trace!(probe::never, 1);
+    }
+}
+
+/// Overwrites an event in whatever ring it lies in, if possible before it is drained; some times.
+fn junk() {
+    use std::os::unix::fs::FileExt as _;
+    let path = std::env::var("OWLET_SESSION").unwrap();
+    let session = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    let size = session.metadata().unwrap().len();
+    let mut bytes = vec![0; usize::try_from(size).unwrap()];
+    for seq in (1..6).map(|round| round * 0x0123_4567) {
+        (0..200).for_each(|_| tick(seq));
+        session.read_exact_at(&mut bytes, 0).unwrap();
+        let needle = [&seq.to_le_bytes()[..], b"\x06\0\0\0a note"].concat();
+        let found = bytes.windows(needle.len()).rposition(|window| window == needle);
+        if let Some(at) = found {
+            // The record's header is 24 bytes before: its length becomes impossible.
+            session.write_all_at(&[0xff; 16], at as u64 - 16).unwrap();
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod common;
 mod errors;
+mod integrity;
 mod output;
 mod reading;
 mod record;

@@ -8,7 +8,7 @@ use owlet_wire::schema::{Field, Kind, Level, Scalar, Schema, Type};
 use std::path::Path;
 
 /// A trace of 30 events on each of two CPUs, in packets of 3.
-fn trace(dir: &Path, edit: impl FnOnce(&mut TraceWriter)) {
+pub(crate) fn trace(dir: &Path, edit: impl FnOnce(&mut TraceWriter)) {
     let meta = TraceMeta::new(ClockInfo::nanoseconds(ClockKind::Monotonic, 0));
     let mut writer = TraceWriter::create(&dir.join("t"), &meta).unwrap();
     let seq = Field { name: "seq".into(), ty: Type::Scalar(Scalar::U64) };
@@ -110,7 +110,8 @@ fn a_missing_stream_is_noticed() {
     for command in ["stat", "report"] {
         let ran = run(dir.path(), &[command, "t"]);
         assert!(
-            ran.code == 0 && ran.stderr.contains("warning: cpu_1 at byte 0: the file is missing")
+            ran.code == 6
+                && ran.stderr.contains("warning: cpu_1 at byte 0: the file is missing, and its 30")
         );
         assert!(!ran.stderr.contains("owlet recover"), "{ran:?}");
     }

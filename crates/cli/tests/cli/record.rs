@@ -18,7 +18,7 @@ pub(crate) fn record_command(dir: &Path, mode: &str, args: &[&str]) -> Ran {
 }
 
 /// Starts a recording and waits until it records.
-fn start(dir: &Path, args: &[&str]) -> Started {
+pub(crate) fn start(dir: &Path, args: &[&str]) -> Started {
     let mut command = owlet(dir, &[&["record", "-o", "t"], args].concat());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -29,14 +29,14 @@ fn start(dir: &Path, args: &[&str]) -> Started {
 }
 
 /// A recording under way.
-struct Started {
-    child: Child,
+pub(crate) struct Started {
+    pub(crate) child: Child,
     stderr: BufReader<ChildStderr>,
     first: String,
 }
 
 impl Started {
-    fn finish(mut self) -> Ran {
+    pub(crate) fn finish(mut self) -> Ran {
         let begin = Instant::now();
         let mut stderr = self.first;
         self.stderr.read_to_string(&mut stderr).unwrap();
