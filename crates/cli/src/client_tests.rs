@@ -89,8 +89,8 @@ fn a_reply_that_trickles_in_has_one_deadline() {
 fn x5_garbage_and_hang_ups_are_errors() {
     type Right = fn(&ClientError) -> bool;
     let cases: [(&[u8], Right); 4] = [
-        (b"", |e| matches!(e, ClientError::Gone)),
-        (b"\x05\0\0\0ab", |e| matches!(e, ClientError::Gone)),
+        (b"", |e| matches!(e, ClientError::TurnedAway)),
+        (b"\x05\0\0\0ab", |e| matches!(e, ClientError::TurnedAway)),
         (b"\xff\xff\xff\xff", |e| matches!(e, ClientError::Garbage(_))),
         (b"\x03\0\0\0\xff\xff\xff", |e| matches!(e, ClientError::Version { theirs: None })),
     ];
