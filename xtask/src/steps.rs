@@ -91,8 +91,8 @@ fn torture(w: &Workspace) -> Result<()> {
     pass(w.cargo(&format!("{torture} run --seconds 4")))?;
     pass(w.cargo(&format!("{torture} run --seconds 3 --seed 2 --backend portable")))?;
     pass(w.cargo(&format!("{torture} run --seconds 3 --sprint --flavours srcu")))?;
-    pass(w.cargo(&format!("{torture} litmus --rounds 4000")))?;
-    pass(w.cargo(&format!("{torture} litmus --rounds 2000 --backend portable")))?;
+    pass(w.cargo(&format!("{torture} litmus --rounds 4000 --millis 500")))?;
+    pass(w.cargo(&format!("{torture} litmus --rounds 2000 --millis 300 --backend portable")))?;
     pass(w.cargo(
         "run --release -p owlet-ring --example ring_torture -- single-event --rounds 1000000",
     ))

@@ -31,7 +31,8 @@ const FORBIDDEN: [&str; 8] = [
 #[test]
 fn gp_03_04_05_06_forbidden_outcomes_do_not_occur() {
     for backend in ["auto", "portable"] {
-        let (held, outcomes) = litmus(&["--rounds", "3000", "--backend", backend]);
+        let (held, outcomes) =
+            litmus(&["--rounds", "3000", "--millis", "150", "--backend", backend]);
         for test in FORBIDDEN {
             assert_eq!(count(&outcomes, "srcu", test), 0, "{test} {backend}: {outcomes}");
         }
@@ -43,7 +44,8 @@ fn gp_03_04_05_06_forbidden_outcomes_do_not_occur() {
 /// Without grace periods they do: the delays are long enough for the tests to mean something.
 #[test]
 fn gp_03_04_06_busted_flavour_shows_them() {
-    let (held, outcomes) = litmus(&["--rounds", "20000", "--flavours", "busted"]);
+    let (held, outcomes) =
+        litmus(&["--rounds", "20000", "--millis", "1500", "--flavours", "busted"]);
     assert!(!held);
     for test in ["gp-03-message-early-read", "gp-04-store-buffer-swapped"] {
         assert_ne!(count(&outcomes, "busted", test), 0, "{test}: {outcomes}");

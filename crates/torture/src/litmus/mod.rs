@@ -9,7 +9,8 @@
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
@@ -23,6 +24,9 @@ pub(crate) struct Options {
     /// Rounds of each test.
     #[arg(long, default_value_t = 20_000)]
     rounds: usize,
+    /// Milliseconds after which a test ends with the rounds it has had.
+    #[arg(long, default_value_t = 3000)]
+    millis: u64,
     /// Flavours, separated by commas; all that must hold, if not given.
     #[arg(long, value_enum, value_delimiter = ',')]
     flavours: Vec<Name>,
@@ -85,7 +89,7 @@ impl Delay {
         match self.0.below(8) {
             0..3 => {}
             3..5 => std::thread::yield_now(),
-            n => std::thread::sleep(std::time::Duration::from_micros((n - 4) * 60)),
+            n => std::thread::sleep(Duration::from_micros((n - 4) * 60)),
         }
         self.spin(200);
     }
@@ -193,28 +197,38 @@ impl Line {
 
 fn run_one<F: Flavour>(test: &Test<F>, options: &Options, name: Name) -> Outcome {
     let rounds = options.rounds / test.cost;
+    let end = AtomicUsize::new(rounds);
+    let limit = Instant::now() + Duration::from_millis(options.millis);
     let cells: Vec<Cell> = (0..rounds).map(|_| Cell::default()).collect();
     let line = Line { arrived: AtomicU64::new(0), roles: test.roles.len() as u64 };
     let read: Vec<Vec<u32>> = std::thread::scope(|s| {
         let roles = test.roles.iter().enumerate().map(|(i, role)| {
-            let (cells, line) = (&cells, &line);
+            let (cells, line, end) = (&cells, &line, &end);
             let mut delay = Delay(Rng::new(options.seed, i as u64 + 1));
             s.spawn(move || {
                 let mut seat = F::sit();
                 let cpus = owlet_percpu::cpus();
                 let _ = owlet_sys::topology::set_affinity(Some(i % cpus), cpus);
                 let play = |(round, cell): (usize, &Cell)| {
+                    if i == 0 && end.load(Ordering::Relaxed) == rounds && Instant::now() > limit {
+                        // Everybody hears of it at the line of this round or the next.
+                        end.store((round + 2).min(rounds), Ordering::Relaxed);
+                    }
+                    if round >= end.load(Ordering::Relaxed) {
+                        return None;
+                    }
                     // A thread that waits for the others is in no section.
                     F::rest(&mut seat, || line.wait(round));
                     delay.spin(100);
-                    role(&mut seat, cell, &mut delay)
+                    Some(role(&mut seat, cell, &mut delay))
                 };
-                cells.iter().enumerate().map(play).collect()
+                cells.iter().enumerate().map_while(play).collect()
             })
         });
         let roles: Vec<_> = roles.collect();
         roles.into_iter().map(|role| role.join().unwrap_or_default()).collect()
     });
+    let rounds = end.load(Ordering::Relaxed);
     let mut seen = BTreeMap::new();
     let mut counted = 0;
     for round in 0..rounds {

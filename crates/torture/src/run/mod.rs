@@ -147,12 +147,27 @@ fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
             unsafe { libc::_exit(1) };
         }
         world::STOP.store(true, Ordering::Relaxed);
+        expect_end::<F>(options);
         anyhow::Ok(())
     })?;
     F::waits().pass(Gp::Sync, &mut || Duration::ZERO);
     F::waits().barrier();
     callbacks::check_all_called();
     Ok(report::<F>(options, false))
+}
+
+/// Gives everybody some seconds to come to an end.
+fn expect_end<F: Flavour>(options: &Options) {
+    let forks = if options.no_fork { 0 } else { options.fork_limit };
+    let options = options.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(6 + u64::from(forks)));
+        if let Ok(text) = serde_json::to_string(&report::<F>(&options, true)) {
+            say!("{text}");
+        }
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(1) };
+    });
 }
 
 fn spawn_sprint<'scope, F: Flavour>(s: &'scope Scope<'scope, '_>, options: &Options) {
