@@ -77,6 +77,13 @@ impl AppendFile {
 
     /// Appends one unit whole.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        // Behind the new end of a truncated file, a hole would take the place of what is gone.
+        if let Some(file) = &self.file
+            && file.metadata().is_ok_and(|now| now.len() < self.len)
+        {
+            let what = "was truncated while it was being written";
+            return Err(StoreError::new(ErrorKind::Changed, &self.path, what));
+        }
         match self.try_append(bytes) {
             Ok(()) => {
                 self.len += bytes.len() as u64;

@@ -73,7 +73,8 @@ impl Newcomers {
             while rustix::io::read(fd, &mut buf).is_ok_and(|(read, _)| !read.is_empty()) {}
         }
         let before = std::mem::replace(&mut self.known, there().collect());
-        for path in self.known.difference(&before).cloned() {
+        for path in self.known.difference(&before) {
+            let path = path.clone();
             let (segment, session) = (Arc::clone(&self.segment), self.session.clone());
             let done = self.done.0.clone();
             let greet = move || {

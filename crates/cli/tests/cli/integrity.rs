@@ -182,6 +182,17 @@ fn a_directory_that_is_removed_meanwhile_is_noticed() {
     change(|trace| fs::remove_dir_all(trace).unwrap(), "the directory was removed", false);
 }
 
+#[test]
+fn streams_that_are_truncated_meanwhile_are_noticed() {
+    let half = |trace: &Path| {
+        for name in names(trace).iter().filter(|name| name.starts_with("cpu_")) {
+            let file = fs::File::options().write(true).open(trace.join(name)).unwrap();
+            file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+        }
+    };
+    change(half, "was truncated while it was being written", true);
+}
+
 /// A PID namespace hides the recorder's /proc: the process is found by its socket.
 #[test]
 fn a_command_in_a_pid_namespace_joins() {
