@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use crate::flavour::{Flavour, Gp, Name, broken, quiescent, srcu};
+use crate::flavour::{Flavour, Gp, Name, Waits, broken, quiescent, srcu};
 use crate::rng::Rng;
 use crate::seccomp::{self, Answer};
 use report::Report;
@@ -138,7 +138,7 @@ fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
         } else {
             spawn_all::<F>(s, options);
         }
-        let stalled = watch(options, F::waits().calls())?;
+        let stalled = watch(options, F::waits())?;
         if stalled || world::faulty() {
             // Stalled threads cannot be joined, and after a fault others may be in any state.
             let report = report::<F>(options, stalled);
@@ -230,14 +230,14 @@ fn spawn_all<'scope, F: Flavour>(s: &'scope Scope<'scope, '_>, options: &Options
 }
 
 /// Watches over the run; true if it stalled.
-fn watch(options: &Options, calls: bool) -> anyhow::Result<bool> {
+fn watch(options: &Options, waits: &dyn Waits) -> anyhow::Result<bool> {
     let mut filter = options.late_filter;
     let begun = Instant::now();
     let length = Duration::from_secs(options.seconds.max(1));
-    // Everybody's own progress: updates, and barriers if there are any.
+    // Everybody's own progress: grace periods, and barriers if there are any.
     let progress = || {
-        let all = [Count::Updates.get(), Count::Barriers.get(), Count::Floods.get()];
-        if options.sprint || options.no_callbacks || !calls { [all[0]; 3] } else { all }
+        let all = [waits.cost().grace_periods, Count::Barriers.get(), Count::Floods.get()];
+        if options.sprint || options.no_callbacks || !waits.calls() { [all[0]; 3] } else { all }
     };
     let (mut last, mut looks) = (progress(), [0; 3]);
     let mut phase = 0;
@@ -256,7 +256,12 @@ fn watch(options: &Options, calls: bool) -> anyhow::Result<bool> {
         }
         world::PAUSE.store(pause, Ordering::Relaxed);
         let now = progress();
-        looks = std::array::from_fn(|i| if pause || now[i] != last[i] { 0 } else { looks[i] + 1 });
+        looks = std::array::from_fn(|i| match () {
+            () if now[i] != last[i] => 0,
+            // A pause proves nothing either way.
+            () if pause => looks[i],
+            () => looks[i] + 1,
+        });
         last = now;
         if looks.iter().any(|n| *n > STALL_LOOKS) {
             return Ok(true);
