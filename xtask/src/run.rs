@@ -98,15 +98,19 @@ pub(crate) fn pass(mut command: Command) -> Result<()> {
 
 /// Runs `command`, which must fail with its exit status 1 or 101: the check that was asked to find
 /// a planted fault found it. Any other end (success, a signal, a time-out) is an error.
-pub(crate) fn must_fail(mut command: Command, what: &str) -> Result<()> {
-    println!("    $ {}   (must fail: {what})", show(&command));
-    let output = command.output().with_context(|| format!("start {}", show(&command)))?;
+pub(crate) fn must_fail(
+    mut command: impl std::borrow::BorrowMut<Command>,
+    what: &str,
+) -> Result<()> {
+    let command = command.borrow_mut();
+    println!("    $ {}   (must fail: {what})", show(command));
+    let output = command.output().with_context(|| format!("start {}", show(command)))?;
     match output.status.code() {
         Some(1 | 100 | 101) => Ok(()),
         _ => bail!(
             "{what} was not caught ({}): {}\n{}{}",
             output.status,
-            show(&command),
+            show(command),
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
         ),

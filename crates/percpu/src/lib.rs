@@ -39,6 +39,8 @@ mod backend;
 #[cfg(not(loom))]
 mod counters;
 pub mod fence;
+#[doc(hidden)]
+pub mod planted;
 pub mod rseq;
 pub mod testpoint;
 

@@ -96,7 +96,7 @@ impl Link {
         // [T] pairs with [S] in offer(). Without it: as there.
         kernel.fence();
         // Mutant M20: no second look.
-        if cfg!(owlet_mutant = "M20") {
+        if owlet_percpu::planted!("M20") {
             return None;
         }
         let found = ask()?;
@@ -175,7 +175,7 @@ impl Pokes {
     /// Sleeps at `gate`, unless there has been a poke since `seen` or `changed`.
     pub fn sleep(&self, kernel: &impl Kernel, gate: &Gate, seen: u32, changed: impl Fn() -> bool) {
         // Mutant M20: no second look before the sleep.
-        let poked = || self.count.load(Ordering::Relaxed) != seen && !cfg!(owlet_mutant = "M20");
+        let poked = || self.count.load(Ordering::Relaxed) != seen && !owlet_percpu::planted!("M20");
         gate.sleep_unless(kernel, || poked() || changed());
     }
 }

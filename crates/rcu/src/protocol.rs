@@ -125,18 +125,18 @@ impl Stepper {
                 Stage::Stragglers => {
                     // Mutant M1: one rank only. A straggler of the grace period before last is never
                     // waited for.
-                    if !cfg!(owlet_mutant = "M1") && !is_empty(m, self.old ^ 1) {
+                    if !owlet_percpu::planted!("M1") && !is_empty(m, self.old ^ 1) {
                         return Step::Blocked;
                     }
                     m.set_index(self.old ^ 1);
                     owlet_percpu::testpoint::reached(owlet_percpu::testpoint::Point::AfterFlip);
                     self.stage = Stage::Flipped;
                 }
-                Stage::Flipped if cfg!(owlet_mutant = "L2") => self.stage = Stage::Drain,
+                Stage::Flipped if owlet_percpu::planted!("L2") => self.stage = Stage::Drain,
                 Stage::Flipped => return Step::Fence,
                 Stage::Drain => {
                     // Mutant L1: the rank that readers are in is not looked at.
-                    if !cfg!(owlet_mutant = "L1") && !is_empty(m, self.old) {
+                    if !owlet_percpu::planted!("L1") && !is_empty(m, self.old) {
                         return Step::Blocked;
                     }
                     // [H] pairs with [R2]: orders the exits summed before what the caller does next.
@@ -180,13 +180,13 @@ pub fn grace_period(m: &impl Machine, heavy: impl Fn(), pause: impl Fn()) {
 /// True if nobody who was counted in `rank` is still inside.
 #[must_use]
 pub fn is_empty(m: &impl Machine, rank: u32) -> bool {
-    #[cfg(owlet_mutant = "L4")]
-    if mutant::one_in_100_000() {
+    #[cfg(owlet_mutants)]
+    if owlet_percpu::planted!("L4") && mutant::one_in_100_000() {
         return true;
     }
     // Mutant M2: entries first. A section that begins and ends between the sums then makes up for
     // one that is still running.
-    let (first, second) = if cfg!(owlet_mutant = "M2") {
+    let (first, second) = if owlet_percpu::planted!("M2") {
         let entries = m.entries(rank);
         owlet_percpu::testpoint::reached(owlet_percpu::testpoint::Point::BetweenSums);
         m.fence(Letter::F);
@@ -196,7 +196,7 @@ pub fn is_empty(m: &impl Machine, rank: u32) -> bool {
         owlet_percpu::testpoint::reached(owlet_percpu::testpoint::Point::BetweenSums);
         // [F] pairs with [R2]: an exit that was summed has its entry summed below (invariant 2).
         // Without it (mutant M3): the sums of different instants agree by accident.
-        if !cfg!(owlet_mutant = "M3") {
+        if !owlet_percpu::planted!("M3") {
             m.fence(Letter::F);
         }
         (exits, m.entries(rank))
@@ -205,7 +205,7 @@ pub fn is_empty(m: &impl Machine, rank: u32) -> bool {
 }
 
 /// Mutant L4: a scan errs once in 100,000.
-#[cfg(owlet_mutant = "L4")]
+#[cfg(owlet_mutants)]
 mod mutant {
     use core::sync::atomic::{AtomicU64, Ordering};
 

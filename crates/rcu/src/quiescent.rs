@@ -210,9 +210,10 @@ impl Scan {
     pub fn step(&mut self, f: &impl Fences) -> bool {
         while let Some(record) = self.at.current() {
             // Mutant M24: threads that registered since the last grace period are not known yet.
-            #[cfg(owlet_mutant = "M24")]
-            let unknown = record.since().load(Ordering::Relaxed) + 1 >= self.target;
-            #[cfg(not(owlet_mutant = "M24"))]
+            #[cfg(owlet_mutants)]
+            let unknown = owlet_percpu::planted!("M24")
+                && record.since().load(Ordering::Relaxed) + 1 >= self.target;
+            #[cfg(not(owlet_mutants))]
             let unknown = false;
             if !unknown && !record.mark.is_quiet(self.target) {
                 return false;

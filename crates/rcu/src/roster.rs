@@ -104,7 +104,7 @@ impl Roster {
     /// Registers the calling thread.
     pub(crate) fn register(&self) -> &'static Record {
         let record = self.list.register();
-        #[cfg(owlet_mutant = "M24")]
+        #[cfg(owlet_mutants)]
         record.since().store(self.clock.now(), Ordering::Relaxed);
         record
     }

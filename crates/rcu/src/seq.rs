@@ -61,8 +61,8 @@ impl FullCookie {
 pub fn cookie_at(seq: u64) -> Cookie {
     // Mutant M4: a grace period in progress counts. Mutant L3: cookies are one period short.
     let ahead = match () {
-        () if cfg!(owlet_mutant = "M4") => 2,
-        () if cfg!(owlet_mutant = "L3") => 1,
+        () if owlet_percpu::planted!("M4") => 2,
+        () if owlet_percpu::planted!("L3") => 1,
         () => 3,
     };
     Cookie(seq.wrapping_add(ahead) & !1)

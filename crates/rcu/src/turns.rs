@@ -79,7 +79,8 @@ impl Turns {
     #[must_use]
     pub fn poll(&self, cookie: Cookie) -> bool {
         // Mutant M5: the poll orders nothing.
-        let order = if cfg!(owlet_mutant = "M5") { Ordering::Relaxed } else { Ordering::Acquire };
+        let order =
+            if owlet_percpu::planted!("M5") { Ordering::Relaxed } else { Ordering::Acquire };
         // [N] Acquire: pairs with [M] in end(); the readers' last uses, which the leader has seen
         // the end of, come before what the caller does next. Without it: a free before a use.
         passed(self.seq.load(order), cookie)

@@ -114,7 +114,7 @@ impl World {
     fn sum(words: &[[AtomicU32; 2]; CPUS], rank: u32) -> u64 {
         let sum = words.iter().map(|cpu| cpu[rank as usize].load(Ordering::Relaxed)).sum::<u32>();
         // Mutant M3: no barrier between the sums, neither [F] nor this.
-        if !cfg!(owlet_mutant = "M3") {
+        if !owlet_percpu::planted!("M3") {
             fence(Ordering::Acquire);
         }
         u64::from(sum)

@@ -138,7 +138,7 @@ impl Words<'_> {
             return false;
         }
         self.wakes.fetch_add(1, Ordering::Relaxed);
-        if cfg!(owlet_mutant = "M10") {
+        if owlet_percpu::planted!("M10") {
             self.wake_everybody();
             self.pending.store(0, Ordering::Relaxed);
             return true;
@@ -194,10 +194,10 @@ fn light_registered() {
 #[cfg(not(loom))]
 #[must_use]
 pub(crate) fn heavy() -> bool {
-    if cfg!(owlet_mutant = "M8") {
+    if owlet_percpu::planted!("M8") {
         return true;
     }
-    if cfg!(owlet_mutant = "M9") {
+    if owlet_percpu::planted!("M9") {
         fence(Ordering::SeqCst);
         return true;
     }

@@ -55,7 +55,7 @@ fn wait_engines(domains: &[&dyn Domain], hurry: bool) {
     for domain in domains {
         let engine = domain.engine();
         // Mutant M23: a domain named twice is led twice.
-        if !herd.has(engine) || cfg!(owlet_mutant = "M23") {
+        if !herd.has(engine) || owlet_percpu::planted!("M23") {
             let aside = engine.flavour().aside();
             engine.refuse_own_section();
             engine.counters.calls.add(1);

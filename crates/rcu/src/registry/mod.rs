@@ -65,7 +65,7 @@ struct Who {
     /// 1 while the owner is offline because it waits for a grace period of the same domain.
     aside: AtomicU32,
     /// The clock at the registration, for the mutant that thinks of threads too early.
-    #[cfg(owlet_mutant = "M24")]
+    #[cfg(owlet_mutants)]
     since: owlet_percpu::atomic::AtomicU64,
 }
 
@@ -144,7 +144,7 @@ impl Record {
     }
 
     /// The clock at the registration.
-    #[cfg(owlet_mutant = "M24")]
+    #[cfg(owlet_mutants)]
     pub fn since(&self) -> &owlet_percpu::atomic::AtomicU64 {
         &self.who.since
     }

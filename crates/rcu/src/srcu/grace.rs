@@ -45,7 +45,7 @@ impl Flavour for Handle {
     fn forked(&self, alone: bool) {
         let Some(block) = self.block() else { return };
         // Mutant M19: the child keeps the counters.
-        if !alone || cfg!(owlet_mutant = "M19") {
+        if !alone || owlet_percpu::planted!("M19") {
             return;
         }
         let slots = block.slots();

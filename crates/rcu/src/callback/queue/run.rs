@@ -250,7 +250,7 @@ impl Queue {
         // From here on the callback is in flight: a forked child leaves it to its parent.
         segment.top.store(next, Ordering::Release);
         // Mutant M22: the queue looks idle while its last callback runs.
-        if cfg!(owlet_mutant = "M22") && next.is_null() {
+        if owlet_percpu::planted!("M22") && next.is_null() {
             self.finish(kernel, segment.upto.load(Ordering::Relaxed));
         }
         let well = match head.take() {
