@@ -281,7 +281,7 @@ fn runtime_dir_is_ours_closed_and_no_link() {
     let fallback = std::path::PathBuf::from(format!("/tmp/owlet-{uid}"));
     assert_eq!(runtime_dir::choose(None, uid), fallback);
     assert_eq!(runtime_dir::choose(Some("relative".as_ref()), uid), fallback);
-    assert_eq!(runtime_dir::choose(Some("/nonexistent".as_ref()), uid), fallback);
+    assert_eq!(runtime_dir::choose(Some(base.path().join("absent").as_os_str()), uid), fallback);
     let other = runtime_dir::choose(xdg, uid + 1);
     assert_eq!(other, std::path::PathBuf::from(format!("/tmp/owlet-{}", uid + 1)), "not ours");
 

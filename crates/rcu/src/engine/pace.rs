@@ -7,7 +7,8 @@
 //! | eagerness | first | then sleeps |
 //! |---|---|---|
 //! | hurried | spins and yields for some 100 us | age / 1024, from 10 us to 500 us |
-//! | normal | three short spins | age / 1024, from 10 us to 10 ms |
+//! | normal, younger than 20 ms | three short spins | age / 1024, from 10 us |
+//! | normal, older | | age / 64, to 10 ms |
 //! | lazy (nobody waits) | three short spins | age / 8, from 50 us to 10 ms |
 //!
 //! Return after the last reader of 1 ms or 10 ms leaves, medians, on the machine and under the load of
@@ -61,7 +62,9 @@ pub(crate) fn pace(attempt: u32, age: u64, eagerness: Eagerness) -> Pace {
             _ => sleep(1024, 10_000, 500_000),
         },
         _ if attempt < SPINS => Pace::Spin,
-        Eagerness::Normal => sleep(1024, 10_000, 10_000_000),
+        // A look costs some microseconds: so many are worth it only while the wait is short.
+        Eagerness::Normal if age < 20_000_000 => sleep(1024, 10_000, 10_000_000),
+        Eagerness::Normal => sleep(64, 10_000, 10_000_000),
         Eagerness::Lazy => sleep(8, 50_000, 10_000_000),
     }
 }

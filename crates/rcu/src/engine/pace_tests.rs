@@ -28,10 +28,10 @@ fn sr_12_pace_is_adaptive() {
     }
 }
 
-/// After a wait of 10 ms the next look comes within 12 us, after a second within 0.1 %.
+/// After a wait of 10 ms the next look comes within 12 us, after a second within 1 %.
 #[test]
 fn looks_are_as_fine_as_the_age_allows() {
-    for (age, within) in [(0, 12), (10 * MS, 12), (1000 * MS, 1000)] {
+    for (age, within) in [(0, 12), (10 * MS, 12), (1000 * MS, 10_000)] {
         let Pace::Sleep(time) = pace(200, age, Eagerness::Normal) else { panic!("spins") };
         assert!(time <= Duration::from_micros(within), "{age}: {time:?}");
     }

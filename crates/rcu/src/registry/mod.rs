@@ -95,6 +95,8 @@ impl Record {
                 owner: AtomicUsize::new(0),
                 tid: AtomicU32::new(0),
                 aside: AtomicU32::new(0),
+                #[cfg(owlet_mutants)]
+                since: owlet_percpu::atomic::AtomicU64::new(0),
             },
         }
     }
