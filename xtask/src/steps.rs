@@ -58,7 +58,9 @@ fn test(w: &Workspace, what: &str) -> Result<()> {
 }
 
 fn tests(w: &Workspace) -> Result<()> {
-    test(w, &format!("--workspace {FEATURES}"))
+    test(w, &format!("--workspace {FEATURES}"))?;
+    // What debug builds check, and where sections began.
+    test(w, "-p owlet-rcu --features checks,stacks --test checks --test engine")
 }
 
 fn flags(w: &Workspace) -> Result<()> {

@@ -25,11 +25,11 @@ pub fn spawn_detached(body: fn()) -> Result<()> {
     // The new thread inherits the mask, so there is no moment at which it takes a signal.
     // SAFETY: both sets are ours.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    let mut thread: libc::pthread_t = 0;
+    let mut thread = core::mem::MaybeUninit::<libc::pthread_t>::uninit();
     let made = call(Family::Process, "pthread_create", || {
         // SAFETY: `thread` is ours; `begin` takes a `fn()` as its argument.
         let error = unsafe {
-            libc::pthread_create(&raw mut thread, core::ptr::null(), begin, body as *mut c_void)
+            libc::pthread_create(thread.as_mut_ptr(), core::ptr::null(), begin, body as *mut c_void)
         };
         if error == 0 {
             return 0;
@@ -40,6 +40,8 @@ pub fn spawn_detached(body: fn()) -> Result<()> {
     // SAFETY: the mask this thread had.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut()) };
     made?;
+    // SAFETY: `pthread_create` succeeded and has written it.
+    let thread = unsafe { thread.assume_init() };
     // SAFETY: just made, neither joined nor detached.
     unsafe { libc::pthread_detach(thread) };
     Ok(())

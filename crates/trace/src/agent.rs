@@ -101,7 +101,7 @@ static INIT: ForkMutex<Option<Option<InitError>>> = ForkMutex::new(None);
 /// Being switched off is no error. Neither is a session that cannot be joined, because its recorder
 /// has ended or is of another version, say: the process is then not in it, as `owlet list` shows.
 /// Nor is an agent that cannot start, since another user can bring that about by taking the name of
-/// the socket directory: the program goes on, nobody can attach to it, [`unreachable`] says why.
+/// the socket directory: the program goes on, nobody can attach to it, [`unreachable()`] says why.
 /// One line on standard error tells it, and one that `OWLET_BACKEND` names no backend; nothing else is
 /// ever printed, and these are not with `OWLET_QUIET=1`.
 ///
