@@ -28,6 +28,8 @@
 //! 2. A node that was taken out is freed, or its value moved out, only after a grace period of the
 //!    cell's domain that began after that.
 
+use core::any::Any;
+use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
@@ -123,6 +125,10 @@ pub unsafe trait Home: Clone + Send + Sync {
     fn enter(&self) -> Self::Guard<'_>;
     /// True if the guard is one of this domain.
     fn covers(&self, guard: &Self::Guard<'_>) -> bool;
+    /// A share in the domain, if this has one: keeps it until a retired value has been freed.
+    fn share(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
 }
 
 // SAFETY: a `Section<D>` is only made by `D::read`, from D's own domain.
@@ -145,7 +151,7 @@ unsafe impl<D: StaticDomain> Home for D {
 
 /// `Home` for references to a kind of domain; and, for the last argument, whatever else points to one.
 macro_rules! home {
-    ($domain:ty, $guard:ident, $($pointer:ty),*) => {
+    ($domain:ty, $guard:ident, $($pointer:ty $(, $share:ident)?);*) => {
         $(
             // SAFETY: guards know their domain, which outlives them; the comparison is with ours.
             unsafe impl Home for $pointer {
@@ -165,26 +171,35 @@ macro_rules! home {
                     let domain: &$domain = self;
                     guard.is_of(domain)
                 }
+
+                $(fn $share(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+                    Some(self.clone())
+                })?
             }
         )*
     };
 }
 
-home!(Srcu, SrcuGuard, &Srcu, Arc<Srcu>);
-home!(ClassicSrcu, ClassicGuard, &ClassicSrcu, Arc<ClassicSrcu>);
-home!(TasksTrace, TraceGuard, &TasksTrace, Arc<TasksTrace>);
+home!(Srcu, SrcuGuard, &Srcu; Arc<Srcu>, share);
+home!(ClassicSrcu, ClassicGuard, &ClassicSrcu; Arc<ClassicSrcu>, share);
+home!(TasksTrace, TraceGuard, &TasksTrace; Arc<TasksTrace>, share);
+
+/// What has to outlive a node that is queued.
+type Keep = Option<Arc<dyn Any + Send + Sync>>;
 
 /// A value with a head, so that freeing it after a grace period needs no allocation.
 #[repr(C)]
 struct Node<T> {
     head: Head,
+    /// Keeps the domain while the node waits for it. Whoever owns the node writes it.
+    keep: UnsafeCell<Keep>,
     value: T,
 }
 
 impl<T> Node<T> {
     fn new(value: T) -> NonNull<Self> {
         let head = Head::sized(size_of::<Self>());
-        NonNull::from(Box::leak(Box::new(Self { head, value })))
+        NonNull::from(Box::leak(Box::new(Self { head, keep: UnsafeCell::new(None), value })))
     }
 
     /// # Safety
@@ -383,6 +398,10 @@ impl<T: Send + Sync + 'static, D: Home> Retired<T, D> {
 impl<T: Send + Sync + 'static, D: Home> Drop for Retired<T, D> {
     fn drop(&mut self) {
         let engine = self.home.domain().engine();
+        // SAFETY: the node is ours (invariant 1).
+        let keep = unsafe { self.node.as_ref() }.keep.get();
+        // SAFETY: others read the node's value, but never this.
+        unsafe { *keep = self.home.share() };
         // SAFETY: the node is ours, stays where it is, and is what `free::<T>` frees; `T` is `Send` and
         // lives long enough for any thread.
         let _ = unsafe { callback::post(engine, self.node.cast(), free::<T>, Urgency::Lazy) };

@@ -129,7 +129,7 @@ pub struct Engine {
     pub(crate) counters: Counters,
     name_at: AtomicPtr<u8>,
     name_len: AtomicUsize,
-    /// From 1.
+    /// From 1; a new one for each domain.
     id: AtomicU32,
     next: AtomicPtr<Engine>,
     flavour: UnsafeCell<Option<&'static dyn Flavour>>,
@@ -162,6 +162,9 @@ impl fmt::Debug for Engine {
         f.debug_struct("Engine").field("turns", &self.turns).finish_non_exhaustive()
     }
 }
+
+/// A reason of [`Engine::unrest`].
+pub(crate) const QUEUED: &str = "callbacks are queued";
 
 static ENGINES: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -204,7 +207,7 @@ impl Engine {
     pub(crate) unsafe fn link(&'static self, flavour: &'static dyn Flavour) {
         // SAFETY: nobody else reaches it yet (caller).
         unsafe { *self.flavour.get() = Some(flavour) };
-        self.id.store(COUNT.fetch_add(1, Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.new_id();
         let me = core::ptr::from_ref(self).cast_mut();
         let mut head = ENGINES.load(Ordering::Relaxed);
         loop {
@@ -216,8 +219,14 @@ impl Engine {
         }
     }
 
+    fn new_id(&self) {
+        let id = COUNT.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        self.id.store(id.max(1), Ordering::Relaxed);
+    }
+
     /// For a recycled block: a new domain begins, called `name`.
     pub(crate) fn renew(&self, name: &'static str) {
+        self.new_id();
         self.name_len.store(0, Ordering::Relaxed);
         self.name_at.store(name.as_ptr().cast_mut(), Ordering::Relaxed);
         self.name_len.store(name.len(), Ordering::Relaxed);
@@ -235,7 +244,7 @@ impl Engine {
         } else if !self.turns.poll(self.wanted()) {
             Some("a grace period is wanted")
         } else if !self.callbacks.is_idle() {
-            Some("callbacks are queued")
+            Some(QUEUED)
         } else {
             None
         }
@@ -270,7 +279,7 @@ impl Engine {
         core::str::from_utf8(bytes).unwrap_or("")
     }
 
-    /// A number that no other engine has, never 0.
+    /// A number that no other domain has or had, never 0.
     pub(crate) fn id(&self) -> u32 {
         self.id.load(Ordering::Relaxed)
     }

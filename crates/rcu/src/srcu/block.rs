@@ -16,7 +16,8 @@
 //! 2. A free block has equal sums in both ranks and no grace period running.
 //!
 //! If no memory can be had, all domains in that plight share one static block: grace periods are then
-//! longer than need be, but right.
+//! longer than need be, but right. Readers
+//! of that block are atomic ones, which is right for every kind of domain.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -24,8 +25,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use owlet_percpu::Slots;
 use owlet_sys::memory::Mapping;
 
-use crate::engine::{Engine, EngineRef};
-use crate::{check, held, sections, stall};
+use crate::engine::{Engine, EngineRef, QUEUED};
+use crate::{callback, check, held, sections, stall};
 
 /// The word that counts the entries of the rank of an index: 0 or 1.
 #[inline(always)]
@@ -275,7 +276,9 @@ impl BlockRef {
         let inside = (!self.is_quiet()).then_some("a section is open");
         let why = inside.or_else(|| self.engine.unrest());
         let free = why.is_none() && self.engine.is_at_rest();
-        if let Some(why) = why {
+        // What is queued may be no more than the callback that drops the domain, or have been called.
+        let called = || callback::is_running() || self.engine.callbacks.stats().pending() == 0;
+        if let Some(why) = why.filter(|why| *why != QUEUED || !called()) {
             stall::report_leak(&self.engine, why);
         }
         self.used.store(if free { FREE } else { ORPHANED }, Ordering::Release);
@@ -304,11 +307,11 @@ impl BlockRef {
 }
 
 impl Block {
-    const fn new() -> Self {
+    const fn new(fenced: bool) -> Self {
         Self {
             index: AtomicU32::new(0),
             id: AtomicU32::new(0),
-            fenced: AtomicU32::new(0),
+            fenced: AtomicU32::new(fenced as u32),
             used: AtomicU32::new(USED),
             next: AtomicPtr::new(core::ptr::null_mut()),
             handle: Handle(AtomicPtr::new(core::ptr::null_mut())),
@@ -347,7 +350,7 @@ fn map() -> Option<BlockRef> {
     let memory = Mapping::anonymous(HEADER + Slots::bytes()).ok()?;
     let at = memory.leak().cast::<Block>();
     // SAFETY: fresh pages, aligned to a page and long enough.
-    unsafe { at.write(Block::new()) };
+    unsafe { at.write(Block::new(false)) };
     let block = BlockRef(at);
     for word in [entries(0), entries(held::RANK), exits(0), exits(held::RANK)] {
         // Fifty sections before the wrap of every counter (as the sequence is, `seq::START`).
@@ -390,14 +393,14 @@ struct Reserve {
 }
 
 static RESERVE: Reserve = Reserve {
-    block: Block::new(),
+    block: Block::new(true),
     slots: [const { [const { AtomicU64::new(0) }; 16] }; RESERVE_CPUS],
 };
 static RESERVE_LINKED: AtomicU32 = AtomicU32::new(0);
 
 /// The block shared by domains for which there was no memory. On machines with more CPUs than it
 /// has slots, waits for memory instead: there is nothing right to do without.
-fn reserve() -> BlockRef {
+pub(super) fn reserve() -> BlockRef {
     while RESERVE_CPUS < owlet_percpu::cpus() {
         std::thread::sleep(core::time::Duration::from_millis(1));
         if let Some(block) = map() {
@@ -407,6 +410,7 @@ fn reserve() -> BlockRef {
     // The whole of RESERVE, so that the pointer may be used for the slots.
     let block = BlockRef(NonNull::from(&RESERVE).cast());
     if RESERVE_LINKED.swap(1, Ordering::AcqRel) == 0 {
+        block.engine.renew("(out of memory)");
         // SAFETY: linked once, by whoever swapped first.
         unsafe { link(block) };
     }

@@ -22,7 +22,6 @@ use crate::engine::EngineRef;
 /// let classic = owlet_rcu::ClassicSrcu::new();
 /// let fast: owlet_rcu::SrcuGuard<'_> = classic.read();
 /// ```
-#[derive(Default)]
 pub struct ClassicSrcu {
     srcu: Srcu,
 }
@@ -74,11 +73,21 @@ impl ClassicSrcu {
     inherent_domain!();
 }
 
+impl Default for ClassicSrcu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl sealed::Sealed for ClassicSrcu {}
 
 impl Domain for ClassicSrcu {
     fn engine(&self) -> EngineRef {
         self.srcu.engine()
+    }
+
+    fn name(&self) -> &'static str {
+        Domain::name(&self.srcu)
     }
 
     fn synchronize(&self) {

@@ -17,3 +17,21 @@ fn sr_05_wrap() {
     let first: &dyn Domain = &domain;
     assert!(first.poll(Cookie::completed()));
 }
+
+/// Domains without memory of their own: fenced whatever they are, and called by their names.
+#[test]
+fn the_shared_block_is_fenced() {
+    let shared = block::reserve();
+    assert!(shared.is_fenced() && shared.tagged().near().is_none());
+    for fenced in [false, true] {
+        let domain = Srcu::with("mine", fenced);
+        domain.block.store(shared.tagged().as_ptr(), Ordering::Release);
+        let fences = domain.stats().membarriers;
+        let section = domain.read();
+        let cookie = domain.snapshot();
+        drop(section);
+        domain.synchronize();
+        assert!(domain.poll(cookie));
+        assert_eq!((domain.stats().membarriers, domain.name()), (fences, "mine"));
+    }
+}

@@ -88,6 +88,14 @@ use crate::{held, sections};
 /// that the forking thread took and another thread holds at the fork counts as the forking thread's:
 /// grace periods in the child wait for it, for ever.
 ///
+/// Guards that are given back by another thread than took them are noted by (thread that took it,
+/// domain, rank), in a table of 512 entries that is never emptied; looking for a place, 16 are tried.
+/// Once a guard could not be noted (after some 200 threads whose guards were moved, if they meet both
+/// ranks), the thread that took it counts, for the rest of the process's life, as still inside by that
+/// much. If it is such a thread that forks, then in the child as many sections of *other* threads in
+/// that domain are taken for its own and not struck out, and grace periods there may wait for ever.
+/// Sections that no thread but the taker ends are not concerned, nor is the parent.
+///
 /// # Leaks
 /// A forgotten guard, or a thread that ends inside a section, makes every later grace period of the
 /// domain wait for ever ([`crate::stall`] reports it). Nothing becomes unsound.
@@ -270,6 +278,11 @@ impl Domain for Srcu {
     #[inline]
     fn engine(&self) -> EngineRef {
         self.block().unwrap_or_else(|| self.block_slow()).engine()
+    }
+
+    /// Its own: a block that domains share for want of memory has another.
+    fn name(&self) -> &'static str {
+        self.name
     }
 }
 

@@ -50,6 +50,7 @@ use crate::engine::{EngineRef, Flavour, Holder};
 use crate::registry::Record;
 use crate::registry::pool::Real;
 use crate::roster::{self, Kind, Place, Roster};
+use crate::worker;
 
 pub use trace::{TasksTrace, TraceGuard};
 
@@ -139,14 +140,22 @@ impl Tasks {
     /// Registers the calling thread until it ends, if it is not already so registered. Its voluntary
     /// points are [`Tasks::quiescent_attached`] and [`Tasks::offline_attached`]. Allocates; not for
     /// signal handlers.
+    ///
+    /// In a callback that the library's worker thread runs, this does nothing: that thread runs callbacks
+    /// for ever, passes no voluntary point, and would hold every grace period up that it has to bring
+    /// about. Such code is not protected by this; let it [`Tasks::register`].
     pub fn attach(&'static self) {
-        attach::attach(self.roster());
+        if !worker::is_me() {
+            attach::attach(self.roster());
+        }
     }
 
-    /// A voluntary point of a thread that has attached; of others, nothing.
+    /// A voluntary point of a thread that has attached; of others, and inside
+    /// [`Tasks::offline_attached`], nothing.
     pub fn quiescent_attached(&'static self) {
         let roster = self.roster();
-        if let Some(record) = attach::record(roster) {
+        let online = |record: &&Record| record.mark.is_online();
+        if let Some(record) = attach::record(roster).filter(online) {
             // [Q3], [Q4] as in `quiescent`.
             record.mark.quiescent(&roster.clock, &Real);
         }

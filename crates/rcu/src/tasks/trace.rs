@@ -176,6 +176,10 @@ impl Domain for TasksTrace {
     fn engine(&self) -> EngineRef {
         self.srcu.engine()
     }
+
+    fn name(&self) -> &'static str {
+        Domain::name(&self.srcu)
+    }
 }
 
 impl fmt::Debug for TasksTrace {
