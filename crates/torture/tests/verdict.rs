@@ -34,3 +34,18 @@ fn json_is_one_object() {
     assert_eq!(verdict["flavours"][0]["flavour"], "srcu");
     assert!(verdict["flavours"][0]["grace_periods"].as_u64() > Some(10), "{text}");
 }
+
+/// What puts nothing to the test does not pass.
+#[test]
+fn nothing_to_do_is_no_pass() {
+    let usage: [&[&str]; 3] =
+        [&["litmus", "--only", "nosuch"], &["litmus", "--rounds", "0"], &["run", "--seconds", "0"]];
+    for args in usage {
+        let run = torture(args);
+        assert_eq!(run.status.code(), Some(2), "{args:?}: {}", text(&run));
+        assert!(!text(&run).contains("PASS"));
+    }
+    let run = torture(&["run", "--flavours", "srcu", "--seconds", "1", "--updaters", "0"]);
+    assert_eq!(run.status.code(), Some(1), "{}", text(&run));
+    assert!(text(&run).contains("no updates: nothing was put to the test"), "{}", text(&run));
+}

@@ -9,6 +9,7 @@
 mod tests;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,8 @@ use tests::Test;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Rounds of each test.
-    #[arg(long, default_value_t = 20_000)]
-    rounds: usize,
+    #[arg(long, default_value = "20000")]
+    rounds: NonZeroUsize,
     /// Milliseconds after which a test ends with the rounds it has had.
     #[arg(long, default_value_t = 3000)]
     millis: u64,
@@ -132,6 +133,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<bool> {
             Name::Trivial => run_all::<broken::Trivial>(options, *flavour),
         });
     }
+    anyhow::ensure!(!outcomes.is_empty(), "no test's name contains {:?}", options.only);
     let held = outcomes.iter().all(|outcome| outcome.held);
     if options.json {
         say!("{}", serde_json::to_string(&outcomes)?);
@@ -196,7 +198,7 @@ impl Line {
 }
 
 fn run_one<F: Flavour>(test: &Test<F>, options: &Options, name: Name) -> Outcome {
-    let rounds = options.rounds / test.cost;
+    let rounds = (options.rounds.get() / test.cost).max(1);
     let end = AtomicUsize::new(rounds);
     let limit = Instant::now() + Duration::from_millis(options.millis);
     let cells: Vec<Cell> = (0..rounds).map(|_| Cell::default()).collect();

@@ -38,7 +38,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_delimiter = ',')]
     flavours: Vec<Name>,
     /// How long to go on with each.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
@@ -285,6 +285,7 @@ fn report<F: Flavour>(options: &Options, stalled: bool) -> Report {
         seed: options.seed,
         died: None,
         stalled,
+        idle: Count::Updates.get() == 0,
         ages: std::array::from_fn(|age| world::HISTOGRAM[age].load(Ordering::Relaxed)),
         faults: owned(Fault::list()),
         counts: owned(Count::list()),

@@ -18,6 +18,8 @@ pub(crate) struct Report {
     pub(crate) died: Option<String>,
     /// No grace period came to its end for seconds.
     pub(crate) stalled: bool,
+    /// Nothing was updated, so nothing was put to the test: a failure.
+    pub(crate) idle: bool,
     /// How often readers saw elements of each age; anything from the third on is a failure.
     pub(crate) ages: [u64; AGES],
     /// What must not happen, where it happened.
@@ -39,6 +41,9 @@ impl fmt::Display for Report {
         }
         if self.stalled {
             write!(f, " stalled=true")?;
+        }
+        if self.idle {
+            write!(f, " why=\"no updates: nothing was put to the test\"")?;
         }
         for (name, n) in &self.faults {
             write!(f, " FAULT:{name}={n}")?;
