@@ -26,6 +26,11 @@ pub trait Domain: Sync + sealed::Sealed {
 
     /// [`Domain::snapshot`], and the moment comes about without further calls: the library's worker
     /// thread sees to it (started now if it does not run). Not for signal handlers.
+    ///
+    /// Where no thread can be made, the caller does what can be done without waiting. If a section is
+    /// in the way, the moment comes about when somebody waits for a grace period of this domain, or
+    /// calls this again, or posts a callback, after the section's end; [`Domain::poll`] alone does not
+    /// bring it about.
     fn start_poll(&self) -> Cookie {
         self.engine().start_poll(false)
     }
@@ -179,7 +184,8 @@ macro_rules! inherent_domain {
         }
 
         /// [`Domain::synchronize`](crate::Domain::synchronize) for async code: `.await` it on any
-        /// runtime. The sections it waits for are those running now, when it is made.
+        /// runtime. The sections it waits for are those running now, when it is made. Where no thread
+        /// can be made, the task is polled again and again: see [`crate::Synchronize`].
         pub fn synchronize_async(&self) -> $crate::future::Synchronize<'_> {
             $crate::future::Synchronize::new(self)
         }

@@ -74,13 +74,16 @@ impl fmt::Display for Report {
     }
 }
 
+/// The age has to double from report to report.
+const LEAST_NS: u64 = 1_000_000;
 const DEFAULT_NS: u64 = 10_000_000_000;
 static TIMEOUT_NS: AtomicU64 = AtomicU64::new(DEFAULT_NS);
 static REPORTER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// After how long a grace period is reported (10 s); `None`: never.
+/// After how long a grace period is reported (10 s); `None`: never. 1 ms at least.
 pub fn set_timeout(timeout: Option<Duration>) {
     let ns = timeout.map_or(u64::MAX, |t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
+    let ns = ns.max(LEAST_NS);
     TIMEOUT_NS.store(ns, Ordering::Relaxed);
 }
 

@@ -70,7 +70,8 @@ macro_rules! inherent_calls {
         /// thread; see [`crate::callback`]. It may wait for company first.
         ///
         /// Takes no lock and waits for nobody; allocates. Allowed inside sections, not in signal
-        /// handlers.
+        /// handlers. Where no thread can be made, every later post tries again to make one, and
+        /// until then whoever waits at [`Self::barrier`] calls what is queued; nobody else does.
         pub fn call(&self, f: impl FnOnce() + Send + 'static) {
             $crate::callback::call(
                 $crate::Domain::engine(self),

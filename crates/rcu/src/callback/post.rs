@@ -59,8 +59,10 @@ pub(crate) unsafe fn post(
     fork::check();
     // SAFETY: the caller's.
     let pushed = unsafe { push(engine, head, func, urgency) };
-    if pushed != Pushed::Quiet || !worker::is_running() {
-        worker::drive(engine);
+    let look = pushed != Pushed::Quiet || !worker::is_running();
+    if look && !worker::drive(engine) {
+        // Callbacks are not for us to call: we may hold what they need.
+        worker::help(engine, engine.wanted());
     }
     debug_assert!(pushed != Pushed::Twice, "a head was posted while it was queued; it is leaked");
     pushed
@@ -117,11 +119,15 @@ pub(crate) fn barrier(engine: EngineRef) {
     queue.want(batch);
     let mut told = worker::drive(engine);
     while !queue.is_finished(batch) {
-        if told {
-            queue.sleep_unless_finished(&Futex::default(), batch);
-        } else {
+        if !told {
             serve::help(engine);
             told = worker::drive(engine);
+        } else if worker::is_running() {
+            queue.sleep_unless_finished(&Futex::default(), batch);
+        } else {
+            // One is being made, or was to be.
+            queue.sleep_unless_finished(&Futex(Duration::from_millis(10)), batch);
+            told = worker::is_running();
         }
     }
 }

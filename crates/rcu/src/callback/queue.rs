@@ -203,7 +203,7 @@ pub struct CallbackStats {
     pub pending_bytes: u64,
     /// Collections: how often something was taken together.
     pub batches: u64,
-    /// Callbacks that panicked.
+    /// Callbacks that panicked, and wakers of async waits.
     pub panicked: u64,
     /// Heads posted while queued, and therefore leaked.
     pub leaked: u64,
@@ -441,6 +441,11 @@ impl Queue {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.is_finished(self.last_batch())
+    }
+
+    /// Something of the user's panicked.
+    pub fn note_panic(&self) {
+        self.counts.panicked.fetch_add(1, Ordering::Relaxed);
     }
 
     /// For a new domain: counts begin at zero. The queue is idle.

@@ -177,7 +177,7 @@ impl EngineRef {
             self.counters.shared.add(1);
         }
         if !self.work.is_idle() {
-            worker::wake();
+            worker::remind();
         }
         if hurry {
             self.hurry.fetch_sub(1, Ordering::Relaxed);

@@ -79,16 +79,6 @@ impl Herd {
         Self { members: Vec::new(), waited_for }
     }
 
-    /// Leaves every grace period that is not over to others.
-    pub(crate) fn abandon(self) {
-        for member in self.members {
-            member.leave();
-            if let Some(run) = member.run {
-                run.abandon();
-            }
-        }
-    }
-
     /// The number of members whose grace period is in a hurry.
     pub(crate) fn hurried(&self) -> usize {
         self.members.iter().filter(|m| m.run.is_some() && m.engine.hurried()).count()
@@ -160,6 +150,18 @@ impl Herd {
             pace = Some(pace.map_or(theirs, |p: Pace| p.min(theirs)));
         }
         (pace, self.members.len() != before)
+    }
+}
+
+/// Leaves every grace period that is not over to others, also when the wait ends by a panic.
+impl Drop for Herd {
+    fn drop(&mut self) {
+        for member in self.members.drain(..) {
+            member.leave();
+            if let Some(run) = member.run {
+                run.abandon();
+            }
+        }
     }
 }
 

@@ -7,12 +7,22 @@
 //!
 //! How work gets here, and how the worker sleeps without missing any: `crate::link`.
 //!
-//! Where no thread can be had, `drive` does what can be done without waiting in the caller, and
-//! whoever comes next tries again.
+//! Where no thread can be had, the caller does what can be done without waiting ([`help`]), and
+//! whoever comes next tries again. Callbacks are called by whoever waits at a barrier then, and by
+//! nobody else: a poster may hold what they need.
+//!
+//! | `STARTED` | meaning | next |
+//! |---|---|---|
+//! | 0 | no worker | a thread makes one: 2n + 1 |
+//! | 2n + 1 | being made, in the process of generation n | made: 2n; impossible: 0 |
+//! | 2n | made | |
+//!
+//! Who finds one being made counts on it, so the thread that fails to make it wakes all async waiters:
+//! they see for themselves. Who sleeps at a barrier looks again after 10 ms.
 
 mod wakers;
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 use core::time::Duration;
 
 use owlet_sys::fork::generation;
@@ -24,7 +34,7 @@ use crate::held;
 use crate::link::{self, Pokes};
 use crate::seq::Cookie;
 
-pub(crate) use wakers::Wakers;
+pub(crate) use wakers::{Ticket, Wakers};
 
 /// What a source still needs of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -76,8 +86,12 @@ impl Link {
 
 static STACK: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
 static POKES: Pokes = Pokes::new();
-/// The generation of the process that has (or is starting) a worker, 0 = none.
+/// Whether there is a worker: see the table above.
 static STARTED: AtomicU64 = AtomicU64::new(0);
+/// Somebody counts on the worker that is being made.
+static COUNTED_ON: AtomicBool = AtomicBool::new(false);
+/// The generation of the process that could not make one when it last tried.
+static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// Asks the worker to look at `engine`, now that its sources have something new. Allocates if the
 /// worker has to be started. False if there is no worker and none could be started.
@@ -93,8 +107,8 @@ pub(crate) fn drive(engine: EngineRef) -> bool {
 pub(crate) fn help(engine: EngineRef, cookie: Cookie) {
     let mut herd = Herd::new(false);
     herd.want(engine, cookie, false);
+    // What is not over is left to others when the herd is dropped.
     let _ = herd.step();
-    herd.abandon();
 }
 
 /// [`drive`] without starting a worker. Async-signal-safe.
@@ -126,49 +140,87 @@ pub(crate) fn wake() {
     POKES.poke(&Futex::default(), pace::bell);
 }
 
-/// Calls `waker` once the moment has passed.
-pub(crate) fn add_waker(engine: EngineRef, cookie: Cookie, waker: core::task::Waker) {
-    engine.0.wakers.push(cookie, waker);
-    drive(engine);
-}
-
 /// True if the calling thread is the worker.
 pub(crate) fn is_me() -> bool {
     POKES.worker() == held::identity()
 }
 
-/// True if this process has a worker, or one that is being started.
+/// True if this process has a worker.
 pub(crate) fn is_running() -> bool {
-    STARTED.load(Ordering::Acquire) == generation()
+    STARTED.load(Ordering::Acquire) == made()
 }
 
-/// Starts the worker if there is none. True if there is one.
+/// What [`STARTED`] says in a process that has a worker.
+fn made() -> u64 {
+    generation() << 1
+}
+
+/// The worker is to look at something that it has in hand. If it could not be made, tries again.
+pub(crate) fn remind() {
+    wake();
+    if FAILED.load(Ordering::Relaxed) == generation() && !is_running() {
+        start();
+    }
+}
+
+/// Starts the worker if there is none. True if there is one, or another thread is making it.
 pub(crate) fn start() -> bool {
-    let now = generation();
-    let started = STARTED.load(Ordering::Acquire);
-    if started == now {
-        return true;
+    let making = made() | 1;
+    loop {
+        let started = STARTED.load(Ordering::Acquire);
+        if started == made() {
+            return true;
+        }
+        if started == making {
+            COUNTED_ON.store(true, Ordering::Relaxed);
+            // Full: before the second look. Pairs with the one in give_up(): either it finds
+            // COUNTED_ON (and what we put down before), or we find that it has given up.
+            fence(Ordering::SeqCst);
+            if STARTED.load(Ordering::Acquire) == making {
+                return true;
+            }
+            continue;
+        }
+        let (order, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+        if STARTED.compare_exchange(started, making, order, relaxed).is_ok() {
+            break;
+        }
     }
-    if STARTED.compare_exchange(started, now, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        return true;
+    let spawned = spawn();
+    if spawned {
+        STARTED.store(made(), Ordering::Release);
+    } else {
+        give_up();
     }
+    spawned
+}
+
+fn spawn() -> bool {
     #[cfg(test)]
     if tests::NO_THREADS.load(Ordering::Relaxed) {
-        STARTED.store(0, Ordering::Release);
+        std::thread::sleep(Duration::from_millis(tests::SLOWNESS_MS.load(Ordering::Relaxed)));
         return false;
     }
     // Not by the standard library, which a forked child cannot rely on for that.
-    let spawned = owlet_sys::thread::spawn_detached(work);
-    if spawned.is_err() {
-        STARTED.store(0, Ordering::Release);
+    owlet_sys::thread::spawn_detached(work).is_ok()
+}
+
+/// No worker can be made.
+#[cold]
+fn give_up() {
+    FAILED.store(generation(), Ordering::Relaxed);
+    STARTED.store(0, Ordering::Release);
+    // Full: pairs with the one in start().
+    fence(Ordering::SeqCst);
+    if COUNTED_ON.swap(false, Ordering::Relaxed) {
+        crate::engine::all().for_each(wakers::wake_all);
     }
-    spawned.is_ok()
 }
 
 /// In a forked child: the worker stayed behind, unless it is the thread that forked.
 pub(crate) fn forked() {
     if is_me() {
-        STARTED.store(generation(), Ordering::Release);
+        STARTED.store(made(), Ordering::Release);
         return;
     }
     POKES.depart();

@@ -1,9 +1,25 @@
 use core::sync::atomic::AtomicBool;
+use core::task::{Context, Waker};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Wake;
 
 use super::*;
 use crate::{Domain, Srcu};
 
 pub(super) static NO_THREADS: AtomicBool = AtomicBool::new(false);
+/// How long it takes to find that out.
+pub(super) static SLOWNESS_MS: AtomicU64 = AtomicU64::new(0);
+
+/// A waker that counts.
+struct Bell(AtomicU64);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 /// True in a process that runs the test `name` and nothing else; runs that process otherwise.
 fn alone(name: &str) -> bool {
@@ -79,7 +95,6 @@ fn cb_02_a_callback_that_waits() {
 /// BA-01 where no thread can be had: who waits at a barrier calls what was queued.
 #[test]
 fn ba_01_without_a_worker() {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
     if !alone("worker::tests::ba_01_without_a_worker") {
         return;
@@ -97,4 +112,91 @@ fn ba_01_without_a_worker() {
         domain.barrier();
         assert_eq!(calls.load(Ordering::Relaxed), 1000 * round);
     }
+}
+
+fn until_being_made() {
+    while STARTED.load(Ordering::Relaxed) & 1 == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// BA-01 while another thread is about to find that no thread can be had.
+#[test]
+fn ba_01_a_worker_that_is_never_made() {
+    if !alone("worker::tests::ba_01_a_worker_that_is_never_made") {
+        return;
+    }
+    NO_THREADS.store(true, Ordering::Relaxed);
+    SLOWNESS_MS.store(700, Ordering::Relaxed);
+    let domain = Srcu::new();
+    let (done, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(start);
+        until_being_made();
+        assert!(!is_running() && start(), "being made");
+        let domain = &domain;
+        scope.spawn(move || {
+            domain.call(|| ());
+            domain.barrier();
+            let _ = done.send(());
+        });
+        let late = receiver.recv_timeout(Duration::from_secs(20)).is_err();
+        // A barrier that sleeps for ever must not hold up the failure.
+        if late {
+            std::process::abort();
+        }
+    });
+}
+
+/// LV-02: an async wait where no thread can be had goes on by being polled.
+#[test]
+fn lv_02_async_without_a_worker() {
+    if !alone("worker::tests::lv_02_async_without_a_worker") {
+        return;
+    }
+    NO_THREADS.store(true, Ordering::Relaxed);
+    let domain = Srcu::new();
+    let bell = Arc::new(Bell(AtomicU64::new(0)));
+    let waker = Waker::from(bell.clone());
+    let mut cx = Context::from_waker(&waker);
+    assert!(pin!(domain.synchronize_async()).poll(&mut cx).is_ready(), "nobody was in the way");
+    let section = domain.read();
+    let mut future = pin!(domain.synchronize_async());
+    for polls in 1..4 {
+        assert!(future.as_mut().poll(&mut cx).is_pending());
+        assert!(bell.0.load(Ordering::Relaxed) >= polls, "it is to be polled again");
+    }
+    let cookie = domain.start_poll();
+    drop(section);
+    assert!(future.as_mut().poll(&mut cx).is_ready());
+    let section = domain.read();
+    let later = domain.start_poll();
+    drop(section);
+    domain.call(|| ());
+    assert!(domain.poll(cookie) && domain.poll(later), "posting brings them forward");
+    domain.barrier();
+}
+
+/// LV-02: who counted on a worker that another thread could not make is woken.
+#[test]
+fn lv_02_async_while_a_worker_is_not_made() {
+    if !alone("worker::tests::lv_02_async_while_a_worker_is_not_made") {
+        return;
+    }
+    NO_THREADS.store(true, Ordering::Relaxed);
+    SLOWNESS_MS.store(700, Ordering::Relaxed);
+    let domain = Srcu::new();
+    let bell = Arc::new(Bell(AtomicU64::new(0)));
+    let waker = Waker::from(bell.clone());
+    let mut cx = Context::from_waker(&waker);
+    let mut future = pin!(domain.synchronize_async());
+    std::thread::scope(|scope| {
+        scope.spawn(start);
+        until_being_made();
+        assert!(future.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(bell.0.load(Ordering::Relaxed), 0);
+    });
+    SLOWNESS_MS.store(0, Ordering::Relaxed);
+    assert_eq!(bell.0.load(Ordering::Relaxed), 1);
+    assert!(future.as_mut().poll(&mut cx).is_ready());
 }

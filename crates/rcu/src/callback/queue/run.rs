@@ -265,7 +265,7 @@ impl Queue {
         add(&self.counts.invoked, 1);
         add(&self.counts.bytes, bytes);
         if !well {
-            add(&self.counts.panicked, 1);
+            self.note_panic();
         }
     }
 
