@@ -5,6 +5,11 @@
 //! # What is checked
 //! - A thread that waits for a grace period of a domain in whose section it is (it would wait for
 //!   itself): a panic at the wait.
+//! - The same where the section may have gone to another thread, because it is a guard's that can be
+//!   moved ([`SrcuGuard`](crate::SrcuGuard), [`ClassicGuard`](crate::ClassicGuard)): the wait goes on,
+//!   and if after a second the grace period is not over and the section not ended,
+//!   [`crate::stall`] is told ([`Kind::OwnSection`](crate::stall::Kind::OwnSection)), if it is the
+//!   waiting thread that leads the grace period.
 //! - *Wait-for cycles*: a thread that holds X (is in a section of domain X, or owns lock X) and waits
 //!   for Y (a grace period of Y, or lock Y) makes an edge X -> Y, for good. When an edge closes a
 //!   cycle of any length, threads that come together badly will wait for each other for ever; that is
@@ -23,7 +28,9 @@
 //! # What it does not see
 //! - More than [`HELD`] things held by one thread at a time.
 //! - Domains one of whose guards has been given back by another thread than took it: their sections
-//!   cannot be told by thread, and are left out from then on.
+//!   cannot be told by thread, and are left out from then on. While such a guard is on its way its
+//!   section counts as the taker's, also in the graph of waits, unless it went as a
+//!   [`RawSection`](crate::RawSection): that is nobody's.
 //! - A shared and an exclusive hold of a lock are one: two readers that take two locks in opposite
 //!   order are reported, since a writer waiting between them would be the deadlock.
 
@@ -59,7 +66,7 @@ impl Lock {
     #[inline(always)]
     pub fn waits(&self) {
         if ON {
-            waits(Key::of(self), self.name);
+            waits(Key::of(self), self.name, None);
         }
     }
 
@@ -67,7 +74,7 @@ impl Lock {
     #[inline(always)]
     pub fn enter(&self) {
         if ON {
-            add(Key::of(self));
+            HOLDS.with(|held| add(held, Key::of(self)));
         }
     }
 
@@ -75,7 +82,7 @@ impl Lock {
     #[inline(always)]
     pub fn leave(&self) {
         if ON {
-            take(Key::of(self));
+            HOLDS.with(|held| take(held, Key::of(self)));
         }
     }
 }
@@ -92,7 +99,23 @@ impl Drop for Lock {
 #[inline(always)]
 pub(crate) fn enter(domain: &Engine) {
     if ON {
-        add(Key::of(domain));
+        HOLDS.with(|held| add(held, Key::of(domain)));
+    }
+}
+
+/// The section that the calling thread has just entered is a guard's, which may be moved to others.
+#[inline(always)]
+pub(crate) fn guard(domain: &Engine) {
+    if ON {
+        GUARDS.with(|held| add(held, Key::of(domain)));
+    }
+}
+
+/// The calling thread is about to leave such a section, which it entered, or to make it nobody's.
+#[inline(always)]
+pub(crate) fn guard_ends(domain: &Engine) {
+    if ON {
+        GUARDS.with(|held| take(held, Key::of(domain)));
     }
 }
 
@@ -100,7 +123,7 @@ pub(crate) fn enter(domain: &Engine) {
 #[inline(always)]
 pub(crate) fn leave(domain: &Engine) {
     if ON {
-        take(Key::of(domain));
+        HOLDS.with(|held| take(held, Key::of(domain)));
     }
 }
 
@@ -115,32 +138,43 @@ pub(crate) fn leave_elsewhere(domain: &Engine) {
 /// The domain is gone; its engine may come to serve another.
 pub(crate) fn gone(domain: &Engine) {
     if ON {
-        forget(Key::of(domain));
+        let key = Key::of(domain);
+        forget(key);
+        // What was forgotten here is not to be the next domain's.
+        HOLDS.with(|held| drop_all(held, key));
+        GUARDS.with(|held| drop_all(held, key));
     }
 }
 
-/// True if the calling thread is in a section of the domain, as far as is known; true without the
-/// checks.
-pub(crate) fn is_held(domain: &Engine) -> bool {
-    let key = Key::of(domain);
-    !ON || key.is_left_out() || holds(key)
-}
-
-/// The calling thread is about to wait for a grace period of the domain.
+/// The calling thread is about to wait for a grace period of the domain. `inside`: whether it is in a
+/// section of it, if the flavour knows.
 ///
 /// # Panics
-/// If it is in a section of the domain.
-pub(crate) fn waits_for(domain: &Engine) {
+/// If it is in a section of the domain that cannot have been moved to another thread.
+pub(crate) fn waits_for(domain: &Engine, inside: Option<bool>) {
     if !ON {
         return;
     }
     let key = Key::of(domain);
+    let inside = inside.unwrap_or_else(|| {
+        let sections = HOLDS.with(|held| count(held, key));
+        !key.is_left_out() && sections > GUARDS.with(|held| count(held, key))
+    });
     assert!(
-        key.is_left_out() || !holds(key),
+        !inside,
         "waiting for a grace period of domain {} inside a section of the same domain",
         Name(domain.name(), key)
     );
-    waits(key, domain.name());
+    waits(key, domain.name(), Some(key));
+}
+
+/// A wait as old as that is suspicious if [`suspects`] says so.
+pub(crate) const SUSPICIOUS_NS: u64 = 1_000_000_000;
+
+/// True if the calling thread has taken a guard of the domain that is open, as far as is known.
+pub(crate) fn suspects(domain: &Engine) -> bool {
+    let key = Key::of(domain);
+    ON && !key.is_left_out() && GUARDS.with(|held| count(held, key)) != 0
 }
 
 /// What something held is known by: its address, without the three lowest bits.
@@ -176,47 +210,54 @@ impl Key {
 
 thread_local! {
     /// Key and count of each thing held; a count of 0 is a free place, whatever the key.
-    static HOLDS: [AtomicU64; HELD] = const { [const { AtomicU64::new(0) }; HELD] };
+    static HOLDS: Held = const { [const { AtomicU64::new(0) }; HELD] };
+    /// The same for those sections among them that are guards'.
+    static GUARDS: Held = const { [const { AtomicU64::new(0) }; HELD] };
 }
 
-fn holds(key: Key) -> bool {
-    HOLDS.with(|held| held.iter().any(|word| counts(word.load(Ordering::Relaxed), key)))
+type Held = [AtomicU64; HELD];
+
+fn count(held: &Held, key: Key) -> u64 {
+    let words = held.iter().map(|word| word.load(Ordering::Relaxed));
+    words.filter(|word| counts(*word, key)).map(|word| word & COUNT_MAX).sum()
+}
+
+fn drop_all(held: &Held, key: Key) {
+    for word in held.iter().filter(|word| counts(word.load(Ordering::Relaxed), key)) {
+        word.store(0, Ordering::Relaxed);
+    }
 }
 
 fn counts(word: u64, key: Key) -> bool {
     word >> COUNT_BITS == key.0 && word & COUNT_MAX != 0
 }
 
-fn add(key: Key) {
-    HOLDS.with(|held| {
-        let mut free = None;
-        for word in held {
-            let now = word.load(Ordering::Relaxed);
-            if counts(now, key) {
-                // A handler between the load and the store leaves what it finds.
-                word.store((now + 1).min(key.0 << COUNT_BITS | COUNT_MAX), Ordering::Relaxed);
-                return;
-            }
-            if free.is_none() && now & COUNT_MAX == 0 {
-                free = Some(word);
-            }
+fn add(held: &Held, key: Key) {
+    let mut free = None;
+    for word in held {
+        let now = word.load(Ordering::Relaxed);
+        if counts(now, key) {
+            // A handler between the load and the store leaves what it finds.
+            word.store((now + 1).min(key.0 << COUNT_BITS | COUNT_MAX), Ordering::Relaxed);
+            return;
         }
-        if let Some(word) = free {
-            word.store(key.0 << COUNT_BITS | 1, Ordering::Relaxed);
+        if free.is_none() && now & COUNT_MAX == 0 {
+            free = Some(word);
         }
-    });
+    }
+    if let Some(word) = free {
+        word.store(key.0 << COUNT_BITS | 1, Ordering::Relaxed);
+    }
 }
 
-fn take(key: Key) {
-    HOLDS.with(|held| {
-        for word in held {
-            let now = word.load(Ordering::Relaxed);
-            if counts(now, key) {
-                word.store(now - 1, Ordering::Relaxed);
-                return;
-            }
+fn take(held: &Held, key: Key) {
+    for word in held {
+        let now = word.load(Ordering::Relaxed);
+        if counts(now, key) {
+            word.store(now - 1, Ordering::Relaxed);
+            return;
         }
-    });
+    }
 }
 
 /// What threads have waited for while they held what.
@@ -286,7 +327,8 @@ fn with_graph<T>(f: impl FnOnce(&mut Graph) -> T) -> Option<T> {
     None
 }
 
-fn waits(key: Key, name: &'static str) {
+/// `but`: what does not count as held.
+fn waits(key: Key, name: &'static str, but: Option<Key>) {
     let mut held = [Key(0); HELD];
     let mut count = 0;
     HOLDS.with(|words| {
@@ -294,6 +336,7 @@ fn waits(key: Key, name: &'static str) {
             let word = word.load(Ordering::Relaxed);
             let other = Key(word >> COUNT_BITS);
             if word & COUNT_MAX != 0
+                && Some(other) != but
                 && !other.is_left_out()
                 && let Some(place) = held.get_mut(count)
             {

@@ -17,8 +17,7 @@
 //! 1. The count, begun less ended, is never less than the number of sections this thread has taken
 //!    and not given back. It goes up before the entry is counted and down after the exit is.
 //! 2. It may be more: between those instants, and for guards that another thread gave back. Those are
-//!    counted apart ([`note_foreign`]) and subtracted by [`count`], unless there are too many to keep
-//!    ([`exact`] says so).
+//!    counted apart ([`note_foreign`]) and subtracted by [`count`], unless there are too many to keep.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +26,7 @@ mod far;
 mod foreign;
 
 pub(crate) use far::{down as far_down, up as far_up};
-pub(crate) use foreign::{exact, note as note_foreign};
+pub(crate) use foreign::note as note_foreign;
 
 /// Domains whose counts are in the thread-local area.
 pub(crate) const BUCKETS: u32 = 64;

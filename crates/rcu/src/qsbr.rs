@@ -134,7 +134,7 @@ impl Qsbr {
     #[track_caller]
     pub fn assert_online(&self) {
         assert!(
-            check::is_held(&self.roster().engine),
+            self.roster().seems_online(),
             "use of domain {:?} by a thread that is offline or not registered",
             self.name()
         );
@@ -190,7 +190,10 @@ impl Reader<'_> {
     /// began, is seen as unpublished.
     #[inline]
     pub fn online(&mut self) -> Online<'_> {
-        check::enter(&self.roster.engine);
+        // Unless an `Online` was forgotten.
+        if !self.record.mark.is_online() {
+            check::enter(&self.roster.engine);
+        }
         // [Q1] as in `quiescent`.
         self.record.mark.online(&self.roster.clock, &Real);
         Online {
@@ -204,6 +207,10 @@ impl Reader<'_> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
+        if self.record.mark.is_online() {
+            // An `Online` was forgotten.
+            check::leave(&self.roster.engine);
+        }
         self.record.give_back(&Real);
     }
 }

@@ -135,6 +135,11 @@ impl Roster {
         self.list.iter().filter(move |record| record.owner() == me && record.mark.is_online())
     }
 
+    /// True if the calling thread is online; true without the checks.
+    pub(crate) fn seems_online(&self) -> bool {
+        !check::ON || self.own().next().is_some()
+    }
+
     /// Registrations the grace period in progress waits for.
     pub(crate) fn holdouts(&self) -> impl Iterator<Item = &'static Record> {
         let now = self.clock.now();
@@ -237,8 +242,8 @@ impl Flavour for Roster {
         (self.kind() == Kind::Tasks).then_some((window, each.max(1)))
     }
 
-    fn is_inside(&self) -> bool {
-        self.own().next().is_some()
+    fn is_inside(&self) -> Option<bool> {
+        Some(self.own().next().is_some())
     }
 
     fn forked(&self, alone: bool) {

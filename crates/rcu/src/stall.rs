@@ -24,6 +24,10 @@ use crate::engine::{Engine, Holder};
 pub enum Kind {
     /// A grace period takes longer than the timeout.
     Stalled,
+    /// Builds with the checks: the thread that leads a grace period has waited for a second, and has
+    /// taken a guard of the same domain that is still open. Unless another thread has the guard, it
+    /// waits for itself.
+    OwnSection,
     /// A domain was dropped that was still in use, for the reason given. Its memory is kept until
     /// that is over; for ever, if it never is.
     Leaked(&'static str),
@@ -54,6 +58,12 @@ impl fmt::Display for Report {
             Kind::Stalled => {
                 write!(f, "grace period of domain {name} is held up for {:.1?}", self.age)?;
             }
+            Kind::OwnSection => write!(
+                f,
+                "a thread has waited for {:.1?} for a grace period of domain {name} while a section that \
+                 it entered is open; unless another thread has the guard, it waits for itself",
+                self.age
+            )?,
             Kind::Leaked(why) => write!(f, "domain {name} is dropped while {why}")?,
         }
         if self.pending_callbacks != 0 {
@@ -103,6 +113,12 @@ pub(crate) fn is_due(age_ns: u64, reports: u32) -> bool {
 #[cold]
 pub(crate) fn report(engine: &Engine, age_ns: u64) {
     tell(engine, Kind::Stalled, Duration::from_nanos(age_ns));
+}
+
+/// A thread may be waiting for itself.
+#[cold]
+pub(crate) fn report_own(engine: &Engine, age_ns: u64) {
+    tell(engine, Kind::OwnSection, Duration::from_nanos(age_ns));
 }
 
 /// A domain has been dropped and its memory could not be given back.

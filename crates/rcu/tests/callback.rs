@@ -539,11 +539,12 @@ fn ba_03_a_barrier_in_a_callback_is_an_error() {
 #[test]
 fn ba_03_a_barrier_in_a_section_is_an_error() {
     let domain = Srcu::new();
-    let section = domain.read();
+    let token = domain.read_lock();
     // Also when nothing is queued.
     assert!(catch_unwind(AssertUnwindSafe(|| domain.barrier())).is_err());
     assert!(catch_unwind(AssertUnwindSafe(|| domain.quiesce())).is_err());
-    drop(section);
+    // SAFETY: the token of this domain and thread.
+    unsafe { domain.read_unlock(token) };
     domain.barrier();
 }
 

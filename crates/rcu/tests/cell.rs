@@ -135,9 +135,13 @@ fn gp_09_updates_inside_a_section() {
     Other::srcu().synchronize();
     wait_all(&[Other::srcu(), Config::srcu()]);
     if cfg!(debug_assertions) {
+        // A token's section: a guard could be another thread's by now.
+        let token = domain.read_lock();
         let cookie = retired.cookie();
         assert!(catch_unwind(AssertUnwindSafe(|| domain.wait(cookie))).is_err());
         assert!(catch_unwind(AssertUnwindSafe(|| domain.synchronize())).is_err());
+        // SAFETY: the token of this domain and thread.
+        unsafe { domain.read_unlock(token) };
     }
     drop(section);
     assert_eq!(retired.wait(), "old");
@@ -231,7 +235,8 @@ fn mu_03_heads_on_the_caller_s_stack() {
 #[test]
 fn compile_failures() {
     let rustc = std::process::Command::new("rustc").arg("--version").output();
-    let version = rustc.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    let version =
+        rustc.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
     if !version.starts_with("rustc 1.95.") {
         println!("skipped: the expected messages are rustc 1.95's, this is {}", version.trim());
         return;

@@ -3,9 +3,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use owlet_rcu::check::{self, Lock};
-use owlet_rcu::{Qsbr, Srcu, Tasks, TasksTrace, wait_all};
+use owlet_rcu::stall::{self, Kind};
+use owlet_rcu::{Qsbr, Srcu, SrcuGuard, Tasks, TasksTrace, wait_all};
 
 fn panics<T>(f: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(f)).is_err()
@@ -45,10 +49,97 @@ fn gp_09_waiting_inside_the_own_section_is_caught() {
     srcu.wait(passed);
 }
 
+/// A guard that another thread has got is not held here: the wait goes on, and says what it suspects.
+#[test]
+fn gp_09_a_wait_for_a_moved_guard_is_not_refused() {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    stall::set_reporter(|report| {
+        assert_eq!(report.kind, Kind::OwnSection);
+        assert!(report.to_string().contains("domain slow"), "{report}");
+        TOLD.fetch_add(1, Ordering::Relaxed);
+    });
+    let told = || TOLD.load(Ordering::Relaxed);
+    let cycles = check::cycles();
+    static SLOW: Srcu = Srcu::named("slow");
+    static QUICK: Srcu = Srcu::named("quick");
+
+    let section = SLOW.read();
+    let other = thread::spawn(|| {
+        thread::sleep(Duration::from_millis(1800));
+        drop(section);
+    });
+    SLOW.synchronize();
+    other.join().expect("no panic");
+    assert_eq!(told(), 1);
+
+    for raw in [true, false] {
+        let section = QUICK.read();
+        let late = || thread::sleep(Duration::from_millis(50));
+        let other = if raw {
+            let section = section.into_raw();
+            thread::spawn(move || {
+                // SAFETY: of this domain, and used once.
+                let section = unsafe { SrcuGuard::from_raw(&QUICK, section) };
+                late();
+                drop(section);
+            })
+        } else {
+            thread::spawn(move || {
+                late();
+                drop(section);
+            })
+        };
+        QUICK.synchronize();
+        wait_all(&[&QUICK]);
+        other.join().expect("no panic");
+    }
+    assert_eq!((told(), check::cycles()), (1, cycles));
+
+    // One that comes back is this thread's again; a token's cannot go.
+    let domain = Srcu::new();
+    let raw = domain.read().into_raw();
+    // SAFETY: of this domain, and used once.
+    drop(unsafe { SrcuGuard::from_raw(&domain, raw) });
+    let (section, token) = (domain.read(), domain.read_lock());
+    assert!(panics(|| domain.synchronize()));
+    // SAFETY: the token of this domain and thread.
+    unsafe { domain.read_unlock(token) };
+    drop(section);
+    domain.synchronize();
+}
+
+/// What was forgotten and is over is not held.
+#[test]
+fn gp_09_forgotten_registrations_are_looked_up() {
+    let domain = Qsbr::new();
+    let mut reader = domain.register();
+    std::mem::forget(reader.online());
+    assert!(panics(|| domain.synchronize()), "still online");
+    let online = reader.online();
+    domain.assert_online();
+    drop(online);
+    domain.synchronize();
+    std::mem::forget(reader.online());
+    drop(reader);
+    domain.synchronize();
+    assert!(panics(|| domain.assert_online()));
+    for _ in 0..3 {
+        let domain = Qsbr::new();
+        domain.synchronize();
+        let mut reader = domain.register();
+        std::mem::forget(reader.online());
+        std::mem::forget(reader);
+        drop(domain);
+        let tasks = Tasks::new();
+        tasks.synchronize();
+        std::mem::forget(tasks.register());
+    }
+}
+
 /// The panic of a refused wait leaves the domain as it was.
 #[test]
 fn gp_09_a_refused_wait_leaves_nothing_behind() {
-    let domain = Srcu::new();
+    let domain = TasksTrace::new();
     let section = domain.read();
     for _ in 0..3 {
         assert!(panics(|| domain.synchronize_expedited()));

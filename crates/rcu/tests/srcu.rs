@@ -178,11 +178,13 @@ fn gp_09_waiting_for_oneself_is_caught() {
     }
     let domain = Srcu::new();
     let other = Srcu::new();
-    let section = domain.read();
+    // A token's section, which stays here; a guard could be another thread's by now.
+    let token = domain.read_lock();
     other.synchronize();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| domain.synchronize()));
     assert!(caught.is_err());
-    drop(section);
+    // SAFETY: the token of this domain and thread.
+    unsafe { domain.read_unlock(token) };
     domain.synchronize();
 }
 

@@ -65,10 +65,10 @@ pub(crate) trait Flavour: Sync {
         let _ = out;
     }
 
-    /// True if the calling thread is, beyond doubt, inside a section of this domain, so that it
-    /// would wait for itself.
-    fn is_inside(&self) -> bool {
-        false
+    /// Whether the calling thread is inside a section of this domain, so that it would wait for
+    /// itself; `None` if only `check` may know.
+    fn is_inside(&self) -> Option<bool> {
+        None
     }
 
     /// The calling thread is about to wait for a grace period of this domain. If waiting is a

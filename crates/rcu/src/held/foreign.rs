@@ -2,7 +2,7 @@
 //!
 //! The taker's count stays too high for ever; here is by how much, in a table of threads, domains and
 //! ranks. It is filled by whoever moves guards between threads as a habit: by few keys then, many
-//! times. When it is full, [`exact`] is false for the rest of the process's life.
+//! times. Those for which it has no room are not noted: the taker's count is too high then.
 //!
 //! A guard on its way counts as given back *before* its exit is counted: at a fork in between it
 //! belongs to the thread that stays behind.
@@ -21,7 +21,6 @@ const PROBES: usize = 16;
 static TABLE: [Entry; ENTRIES] =
     [const { Entry { key: AtomicU64::new(0), count: AtomicU32::new(0) } }; ENTRIES];
 static NOTED: AtomicU32 = AtomicU32::new(0);
-static LOST: AtomicU32 = AtomicU32::new(0);
 
 /// Exact as long as serials are below 2^40 and domains below 2^23.
 fn key(serial: u64, id: u32, rank: u32) -> u64 {
@@ -44,7 +43,6 @@ pub(crate) fn note(serial: u64, id: u32, rank: u32) {
             return;
         }
     }
-    LOST.store(1, Ordering::Relaxed);
 }
 
 /// Guards of this thread, domain and rank given back by others.
@@ -55,9 +53,4 @@ pub(super) fn count(serial: u64, id: u32, rank: u32) -> u32 {
     let key = key(serial, id, rank);
     let found = entries(key).find(|entry| entry.key.load(Ordering::Relaxed) == key);
     found.map_or(0, |entry| entry.count.load(Ordering::Relaxed))
-}
-
-/// True if all of them could be noted: then counts are exact.
-pub(crate) fn exact() -> bool {
-    LOST.load(Ordering::Relaxed) == 0
 }

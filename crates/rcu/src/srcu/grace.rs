@@ -28,12 +28,6 @@ impl Flavour for Handle {
         run.stepper.fenced();
     }
 
-    fn is_inside(&self) -> bool {
-        let Some(block) = self.block() else { return false };
-        let id = block.id.load(Ordering::Relaxed);
-        held::exact() && (held::count(id, 0) != 0 || held::count(id, held::RANK) != 0)
-    }
-
     fn holders(&self, out: &mut Vec<Holder>) {
         if let Some(block) = self.block() {
             sections::holders(&block.engine, out);

@@ -81,6 +81,12 @@ use crate::{held, sections};
 /// Taking and giving back a section is async-signal-safe, the first use included, and may interrupt
 /// any instruction of anything here. Waiting is not for signal handlers.
 ///
+/// # Waiting inside a section
+/// A thread that waits for a grace period of a domain in whose section it is waits for itself. Builds
+/// with the checks panic there if the section is a token's ([`Srcu::read_lock`]). A guard may be
+/// another thread's by now: they wait, and report what they suspect after a second; see
+/// [`crate::check`].
+///
 /// # Fork
 /// In a forked child the sections of threads that stayed behind are struck out, so they delay
 /// nothing; those the forking thread took itself go on protecting it. A guard that was *moved* to the
@@ -148,6 +154,7 @@ impl Srcu {
     pub fn read(&self) -> SrcuGuard<'_> {
         let taker = held::serial();
         let (at, token) = self.enter();
+        check::guard(&at.block().engine);
         SrcuGuard { at, token, taker, _srcu: PhantomData }
     }
 
@@ -327,6 +334,11 @@ impl<'a> SrcuGuard<'a> {
     /// Lets go of the guard without ending the section: to be kept in a place without lifetimes.
     pub fn into_raw(self) -> RawSection {
         let guard = core::mem::ManuallyDrop::new(self);
+        if check::ON && held::is_mine(guard.taker) {
+            let block = guard.at.block();
+            check::guard_ends(&block.engine);
+            check::leave(&block.engine);
+        }
         RawSection { at: guard.at, token: guard.token, taker: guard.taker }
     }
 
@@ -337,6 +349,10 @@ impl<'a> SrcuGuard<'a> {
     pub unsafe fn from_raw(srcu: &'a Srcu, section: RawSection) -> Self {
         debug_assert_eq!(srcu.tagged(), Some(section.at), "a section of another domain");
         let RawSection { at, token, taker } = section;
+        if check::ON && held::is_mine(taker) {
+            check::enter(&at.block().engine);
+            check::guard(&at.block().engine);
+        }
         Self { at, token, taker, _srcu: PhantomData }
     }
 }
@@ -345,6 +361,7 @@ impl Drop for SrcuGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if held::is_mine(self.taker) {
+            check::guard_ends(&self.at.block().engine);
             leave(self.at, self.token);
         } else {
             leave_foreign(self.at, self.token, self.taker);
