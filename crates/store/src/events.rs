@@ -34,6 +34,9 @@ pub struct EventReader<'t> {
     last_time: u64,
     /// The stream's running count up to this packet.
     discarded: u64,
+    /// Records so far, and how many the recorder wrote, if it said so and all packets are there.
+    read: u64,
+    written: Option<u64>,
     /// What of it no event has carried yet, and what the current event carries.
     pending: u64,
     carried: u64,
@@ -54,6 +57,8 @@ impl<'t> EventReader<'t> {
             current: None,
             last_time: 0,
             discarded: 0,
+            read: 0,
+            written: trace.written(info),
             pending: 0,
             carried: 0,
         }
@@ -84,6 +89,7 @@ impl<'t> EventReader<'t> {
                 return true;
             }
             if !self.packet() {
+                self.account();
                 return false;
             }
         }
@@ -115,6 +121,16 @@ impl<'t> EventReader<'t> {
         &self.problems.list
     }
 
+    /// At the end: whether every record that was written has been met. One whose length has been
+    /// made larger hides those behind it.
+    fn account(&mut self) {
+        if let Some(written) = self.written.take()
+            && self.read != written
+        {
+            self.problem(format!("{} of {written} events are there", self.read));
+        }
+    }
+
     fn problem(&mut self, message: impl Into<String>) {
         let at = self.offset + (RECORDS_START + self.next) as u64;
         self.problems.push(&self.name.to_string(), at, message);
@@ -141,6 +157,7 @@ impl<'t> EventReader<'t> {
         };
         let payload = self.next + RECORD_HEADER_LEN..self.next + header.len as usize;
         self.next += header.advance();
+        self.read += 1;
         Some((header, payload))
     }
 

@@ -443,6 +443,12 @@ impl TraceReader {
         Ok((info, problems))
     }
 
+    /// How many events the recorder says it wrote into the stream, if all of its packets are there.
+    pub(crate) fn written(&self, info: &StreamInfo) -> Option<u64> {
+        let total = self.totals.iter().find(|total| total.stream == Some(info.name))?;
+        (total.packets == info.packets).then_some(total.events)
+    }
+
     /// What the trace says of itself; its clock is the refined one.
     #[must_use]
     pub fn meta(&self) -> &TraceMeta {

@@ -27,11 +27,11 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
             )
             .hint("name a file, or redirect stdout"));
         }
-        write(&trace, &mut stdout.lock()).map_err(|error| match error {
+        let summary = write(&trace, &mut stdout.lock()).map_err(|error| match error {
             Error::Read(error) => store_failure(error),
             Error::Write(error) => Failure::stdout(&error),
         })?;
-        return Ok(read_status(trace.damaged()));
+        return Ok(status(&trace, &summary));
     }
     to_file(&trace, args)
 }
@@ -55,7 +55,13 @@ fn to_file(trace: &Trace, args: &ExportArgs) -> Result<Exit> {
         count(summary.instants),
         show(path)
     );
-    Ok(read_status(trace.damaged()))
+    Ok(status(trace, &summary))
+}
+
+/// Says what could not be read of the events, and with which status the command ends.
+fn status(trace: &Trace, summary: &perfetto::Summary) -> Exit {
+    problems(trace, summary.problems.iter());
+    read_status(trace.damaged() || !summary.problems.is_empty())
 }
 
 fn write(trace: &Trace, out: &mut impl Write) -> std::result::Result<perfetto::Summary, Error> {

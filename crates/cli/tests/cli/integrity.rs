@@ -106,6 +106,24 @@ fn a_cut_between_two_packets_is_noticed() {
     assert!(ran.code == 6 && ran.stderr.contains(want), "{ran:?}");
 }
 
+/// A record whose length has grown hides those behind it in its packet, and each of the readers.
+#[test]
+fn a_record_that_swallows_others_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), |_| {});
+    let path = dir.path().join("t/cpu_0");
+    let mut bytes = fs::read(&path).unwrap();
+    // The first record's length, behind the packet's header of 88 bytes: to the packet's end.
+    let to_end = bytes.len() / 10 - 88;
+    bytes[88 + 12..88 + 16].copy_from_slice(&u32::try_from(to_end).unwrap().to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let want = "28 of 30 events are there";
+    for args in [&["stat", "t"][..], &["report", "t"], &["export", "--perfetto", "out", "t"]] {
+        let ran = run(dir.path(), args);
+        assert!(ran.code == 6 && ran.stderr.contains(want), "{args:?} {ran:?}");
+    }
+}
+
 #[test]
 fn a_trace_that_is_being_recorded_is_read_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -41,7 +41,7 @@ use std::io::{self, Write};
 use tracks::Tracks;
 
 /// What has been written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Events as instants.
     pub instants: u64,
@@ -53,6 +53,8 @@ pub struct Summary {
     pub still_open: u64,
     /// Bytes.
     pub bytes: u64,
+    /// What could not be read of the events; see also [`Trace::problems`].
+    pub problems: Vec<String>,
 }
 
 /// Why an export failed.
@@ -116,7 +118,8 @@ pub fn write<W: Write>(
     while let Some(event) = events.next_event() {
         exporter.feed(&event)?;
     }
-    Ok(exporter.finish(events.lost_at_end())?)
+    let summary = exporter.finish(events.lost_at_end())?;
+    Ok(Summary { problems: events.problems(), ..summary })
 }
 
 /// A span heard of and not ended.
