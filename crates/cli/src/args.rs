@@ -123,7 +123,7 @@ pub(crate) struct ToggleArgs {
     #[arg(required = true, value_name = "PATTERN", value_parser = parse_pattern)]
     pub(crate) patterns: Vec<String>,
     /// Only in these processes; default: all of this user.
-    #[arg(short, long = "pid", value_name = "PID", num_args = 1.., value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Vec<u32>,
 }
 

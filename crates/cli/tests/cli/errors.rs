@@ -96,6 +96,8 @@ fn u1_no_process_no_agent() {
     check(&["list", "999999999"], 3, "error: no process 999999999\nhint: *");
     check(&["record", "-p", "999999999"], 3, "error: no process 999999999\nhint: *");
     check(&["enable", "x", "-p", "999999999"], 3, "error: no process 999999999\nhint: *");
+    // As the usage line has it: the pattern last.
+    check(&["enable", "-p", "999999999", "x"], 3, "error: no process 999999999\nhint: *");
     let plain = Target::plain();
     let want =
         format!("error: process {} (sleep) has no agent\nhint: call `owlet::init()`*", plain.pid());
