@@ -12,7 +12,8 @@
 //!
 //! # Measurements
 //! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, glibc 2.36, 2026-11-30, load 10 (so the sibling hyper-thread was
-//! busy; read the ratios). CPU ns, rseq backend, least and median of 21 rounds:
+//! busy; read the ratios). CPU ns, rseq backend, least and median of 21 rounds. The output of these
+//! runs was not kept; figures that have theirs are in `docs/comparison.md`.
 //!
 //! | case | least | median |
 //! |---|---|---|
