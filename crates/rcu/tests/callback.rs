@@ -12,7 +12,7 @@ use owlet_rcu::callback::{self, quiesce_all};
 use owlet_rcu::{Head, Srcu};
 
 const SOON: Duration = Duration::from_millis(100);
-const LATE: Duration = Duration::from_secs(20);
+const LATE: Duration = Duration::from_secs(60);
 
 /// The lazy window is the process's: tests that set it exclude those that rely on it.
 fn window(time: Duration) -> MutexGuard<'static, ()> {
@@ -206,53 +206,57 @@ fn cb_04_stores_before_posting_are_visible() {
     }
 }
 
-/// CB-05: a lazy callback waits for the window; hurry, a barrier and much of it do not.
+/// CB-05: a lazy callback waits for the window; hurry, a barrier and much of it do not: there the
+/// window is so long that who is called at all has not waited for it.
 #[test]
 fn cb_05_lazy_and_hurried() {
-    let _window = window(Duration::from_secs(2));
+    const SHORT: Duration = Duration::from_secs(1);
+    let _window = window(SHORT);
     type Post<'a> = &'a dyn Fn(&Srcu, Box<dyn FnOnce() + Send>);
     let after = |post: Post<'_>| {
         let domain = Srcu::new();
         let (done, called) = mpsc::channel();
         let begin = Instant::now();
         post(&domain, Box::new(move || ignore(done.send(begin.elapsed()))));
-        called.recv_timeout(LATE).expect("called").as_secs_f64()
+        called.recv_timeout(LATE)
     };
-    let lazy = after(&|d, f| d.call(f));
-    assert!((1.95..3.0).contains(&lazy), "lazy after {lazy} s");
-    let hurried = after(&|d, f| d.call_hurry(f));
-    assert!(hurried < 1.0, "hurried after {hurried} s");
-    let barrier = after(&|d, f| {
+    let lazy = after(&|d, f| d.call(f)).expect("a lazy one");
+    assert!(lazy >= SHORT, "lazy after {lazy:?}");
+    callback::set_lazy_window(LATE * 60);
+    after(&|d, f| d.call_hurry(f)).expect("a hurried one");
+    let with_barrier = |d: &Srcu, f| {
         d.call(f);
         d.barrier();
-    });
-    assert!(barrier < 1.0, "with a barrier after {barrier} s");
-    let followed = after(&|d, f| {
+    };
+    after(&with_barrier).expect("one before a barrier");
+    let followed = |d: &Srcu, f| {
         d.call(f);
         d.call_hurry(|| {});
-    });
-    assert!(followed < 1.0, "before a hurried one after {followed} s");
-    let flushed = after(&|d, f| {
+    };
+    after(&followed).expect("one before a hurried one");
+    let flushed = |d: &Srcu, f| {
         d.call(f);
         callback::flush();
-    });
-    assert!(flushed < 1.0, "flushed after {flushed} s");
-    let many = after(&|d, f| {
+    };
+    after(&flushed).expect("a flushed one");
+    let many = |d: &Srcu, f| {
         d.call(f);
         // Whatever CPU the first one was posted on, that one's shard fills up.
         for _ in 0..1024 * (owlet_percpu::cpus() + 1) {
             d.call(|| {});
         }
-    });
-    assert!(many < 1.9, "with many others after {many} s");
-    let big = after(&|d, f| {
+    };
+    after(&many).expect("one of many");
+    let big = |d: &Srcu, f| {
         d.call(f);
         for _ in 0..16 * (owlet_percpu::cpus() + 1) {
             let bytes = [0_u8; 1 << 17];
             d.call(move || ignore(bytes));
         }
-    });
-    assert!(big < 1.9, "with megabytes of others after {big} s");
+    };
+    after(&big).expect("one of megabytes");
+    // What is still queued for the long window is not left to it.
+    callback::flush();
     callback::set_lazy_window(Duration::from_millis(100));
 }
 

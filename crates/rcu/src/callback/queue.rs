@@ -46,6 +46,8 @@
 //! 3. A segment's cookie is at or after one asked for after its last head was taken.
 //! 4. Only `owner` writes what the table above gives to the worker, and takes heads out of shards. A
 //!    head that it has taken is reachable from `moving` or a segment until just before it is called.
+//! 5. While `calls` is not 0 the worker has the queue in hand ([`Queue::has_work`]), also if the heads
+//!    that it was told of have been collected already: a poster that finds 1 or 2 tells nobody.
 //!
 //! # A fork at any instant
 //! A forked child has a copy of these words as they were between two of the worker's stores, which are

@@ -13,7 +13,7 @@ use crate::engine::EngineRef;
 use crate::engine::pace::Futex;
 use crate::held;
 use crate::seq::Cookie;
-use crate::worker::Need;
+use crate::worker::{self, Need};
 
 /// Callbacks of one domain run in a row before the worker looks after the others.
 pub const TURN: u32 = 256;
@@ -34,10 +34,13 @@ pub fn lazy_window() -> Duration {
     Duration::from_nanos(WINDOW_NS.load(Ordering::Relaxed))
 }
 
-/// Sets [`lazy_window`], for the whole process. Zero makes every callback a hurried one.
+/// Sets [`lazy_window`], for the whole process, also for what waits already. Zero makes every callback a
+/// hurried one.
 pub fn set_lazy_window(window: Duration) {
     let ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
     WINDOW_NS.store(ns, Ordering::Relaxed);
+    // It sleeps until the end of the window it knows.
+    worker::wake();
 }
 
 /// True inside a callback.
@@ -80,7 +83,7 @@ impl Periods for EngineRef {
 /// What callbacks need of the worker: it runs those that are due, and says what the others wait for.
 pub(crate) fn serve(engine: EngineRef) -> Option<Need> {
     let queue = &engine.0.callbacks;
-    if !queue.calls() && !queue.has_work() {
+    if !queue.has_work() {
         return None;
     }
     let now = owlet_sys::clock::monotonic_ns();
@@ -114,3 +117,7 @@ pub(super) fn help(engine: EngineRef) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

@@ -65,11 +65,13 @@ impl Queue {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// True if something is to be done that no poster is going to tell a worker about: a forked
-    /// child asks when it starts its own.
+    /// True if the worker is not to let go of this queue: it has been told and has not yet collected
+    /// (invariant 5), or there are heads, in a forked child without having been told.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.span.load(Ordering::Relaxed) != 0
+        // Acquire: pairs with the release in hurry() and want().
+        self.calls.load(Ordering::Acquire) != 0
+            || self.span.load(Ordering::Relaxed) != 0
             || self.shards.iter().any(|s| !s.top.load(Ordering::Relaxed).is_null())
     }
 
