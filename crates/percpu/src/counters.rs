@@ -205,6 +205,17 @@ fn word_here(word: *mut u64) -> *mut u64 {
 
 const SLOT_WORDS: usize = SLOT_SIZE / size_of::<u64>();
 
+/// Adds 1 to a word of the calling thread's own, `DISP` bytes behind `base + at`: in one instruction, so
+/// that a handler which does the same comes before it or after it, and neither increment is lost.
+///
+/// # Safety
+/// The address is that of an aligned `u32` that lives and that no other thread writes.
+#[inline(always)]
+pub unsafe fn increment_own<const DISP: usize>(base: NonNull<u8>, at: usize) {
+    // SAFETY: the caller's.
+    unsafe { rseq::increment_own::<DISP>(base.as_ptr(), at) };
+}
+
 /// Eight counters with a slot per CPU, on memory of their own.
 #[derive(Debug)]
 pub struct PerCpuCounters {

@@ -46,4 +46,4 @@ pub mod testpoint;
 
 pub use backend::{Backend, backend, backend_unknown, backend_why, cpus, current_cpu};
 #[cfg(not(loom))]
-pub use counters::{Entered, PerCpuCounters, SLOT_SIZE, Slots, WORDS};
+pub use counters::{Entered, PerCpuCounters, SLOT_SIZE, Slots, WORDS, increment_own};

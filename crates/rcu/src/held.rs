@@ -4,8 +4,9 @@
 //! are the surviving thread's own, and in debug builds to catch a thread that waits for itself.
 //!
 //! Thread-local, constant-initialised, without a destructor: usable in signal handlers, in thread
-//! constructors and after thread-local destructors. Plain increments: a handler that interrupts one
-//! leaves the count as it found it.
+//! constructors and after thread-local destructors. Each increment is one instruction
+//! ([`owlet_percpu::increment_own`]): a handler that takes sections comes before it or after it. (A load
+//! and a store would lose what a handler between them began, but not what it ended.)
 //!
 //! # Near and far
 //! The first [`BUCKETS`] domains are *near*: their counts are in the thread-local area itself, at the
@@ -20,7 +21,8 @@
 //!    counted apart ([`note_foreign`]) and subtracted by [`count`], unless there are too many to keep.
 
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 mod far;
 mod foreign;
@@ -55,7 +57,7 @@ pub(crate) fn is_near(id: u32) -> bool {
 /// of two store-to-load forwards where each of these is one.
 #[repr(C, align(16))]
 struct Marks {
-    near: [Cell<u32>; CELLS],
+    near: [AtomicU32; CELLS],
     serial: Cell<u64>,
     far: far::Pages,
 }
@@ -63,7 +65,7 @@ struct Marks {
 thread_local! {
     static MARKS: Marks = const {
         Marks {
-            near: [const { Cell::new(0) }; CELLS],
+            near: [const { AtomicU32::new(0) }; CELLS],
             serial: Cell::new(0),
             far: far::Pages::new(),
         }
@@ -75,15 +77,18 @@ static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 static FORK_MARK: AtomicU64 = AtomicU64::new(0);
 static SURVIVOR: AtomicU64 = AtomicU64::new(0);
 
+/// Sections ended are counted that many bytes behind those begun.
+const ENDED: usize = size_of::<u32>();
+
 /// # Safety
-/// `at` is the index of a near domain, plus 0 or 4.
+/// `index` is the index of a near domain; `DISP` is 0 or [`ENDED`].
 #[inline(always)]
-unsafe fn bump(marks: &Marks, at: usize) {
-    // SAFETY: inside the array (caller).
-    let cell = unsafe { marks.near.as_ptr().byte_add(at) };
-    // SAFETY: a cell of this thread.
-    let cell = unsafe { &*cell };
-    cell.set(cell.get().wrapping_add(1));
+unsafe fn bump<const DISP: usize>(index: u32) {
+    MARKS.with(|marks| {
+        let base = NonNull::from(&marks.near).cast();
+        // SAFETY: inside the array (caller), which is this thread's.
+        unsafe { owlet_percpu::increment_own::<DISP>(base, index as usize) };
+    });
 }
 
 /// Before an entry.
@@ -93,7 +98,7 @@ unsafe fn bump(marks: &Marks, at: usize) {
 #[inline(always)]
 pub(crate) unsafe fn up(index: u32) {
     // SAFETY: the caller's.
-    MARKS.with(|marks| unsafe { bump(marks, index as usize) });
+    unsafe { bump::<0>(index) };
 }
 
 /// After an exit.
@@ -102,8 +107,8 @@ pub(crate) unsafe fn up(index: u32) {
 /// As [`up`].
 #[inline(always)]
 pub(crate) unsafe fn down(index: u32) {
-    // SAFETY: the caller's; the sections ended are behind those begun.
-    MARKS.with(|marks| unsafe { bump(marks, index as usize + 4) });
+    // SAFETY: the caller's.
+    unsafe { bump::<ENDED>(index) };
 }
 
 /// Sections of this thread in domain number `id`, in the rank of `index` (an upper bound).
@@ -112,7 +117,8 @@ pub(crate) fn count(id: u32, index: u32) -> u32 {
     MARKS.with(|marks| {
         let count = if is_near(id) {
             let at = ((id * BUCKET + rank) / 4) as usize;
-            let of = |at: usize| marks.near.get(at).map_or(0, Cell::get);
+            let of =
+                |at: usize| marks.near.get(at).map_or(0, |count| count.load(Ordering::Relaxed));
             of(at).wrapping_sub(of(at + 1))
         } else {
             marks.far.count(id, rank)

@@ -170,3 +170,21 @@ pub(crate) unsafe fn increment_if<const DISP: usize>(
     }
     true
 }
+
+/// `*(base + at + DISP) += 1` in one instruction.
+///
+/// # Safety
+/// The address is that of an aligned word of this thread's own.
+#[inline(always)]
+pub(crate) unsafe fn increment_own<const DISP: usize>(base: *mut u8, at: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!(
+            "inc dword ptr [{base} + {at} + {disp}]",
+            base = in(reg) base,
+            at = in(reg) at,
+            disp = const DISP,
+            options(nostack),
+        );
+    }
+}
