@@ -131,11 +131,8 @@ impl Stats {
         }
         let mut problems = trace.problems().to_vec();
         let unread = events.problems();
-        let damaged = trace.damaged() || !unread.is_empty() || walk.malformed > 0;
+        let damaged = trace.damaged() || !unread.is_empty();
         problems.extend(unread);
-        if walk.malformed > 0 {
-            problems.push(format!("{} events do not fit their description", walk.malformed));
-        }
         walk.finish(problems, damaged)
     }
 }
@@ -226,7 +223,6 @@ struct Walk<'t> {
     by_thread: HashMap<(u32, u32), u64>,
     /// By the event id that names the span.
     spans: HashMap<u32, Spans>,
-    malformed: u64,
 }
 
 impl<'t> Walk<'t> {
@@ -237,7 +233,6 @@ impl<'t> Walk<'t> {
             by_id: HashMap::new(),
             by_thread: HashMap::new(),
             spans: HashMap::new(),
-            malformed: 0,
         }
     }
 
@@ -249,7 +244,6 @@ impl<'t> Walk<'t> {
         count.first_ns = count.first_ns.min(now);
         count.last_ns = count.last_ns.max(now);
         *self.by_thread.entry((event.pid(), event.tid())).or_default() += 1;
-        self.malformed += u64::from(event.fields().any(|field| field.value.is_none()));
         match self.tracker.feed(event) {
             Step::Open { replaced: Some(closed), .. } => {
                 self.spans.entry(closed.name_id).or_default().open += 1;

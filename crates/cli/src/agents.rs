@@ -142,6 +142,14 @@ pub(crate) fn describe(pid: u32) -> String {
     }
 }
 
+/// `process 4711 (server)`, or `3 processes`.
+pub(crate) fn whose(pids: &[u32]) -> String {
+    match pids {
+        [pid] => describe(*pid),
+        pids => plural(pids.len() as u64, "process"),
+    }
+}
+
 /// Why a conversation with the agent of `pid` failed, as a failure of the command.
 pub(crate) fn explain(pid: u32, error: &ClientError) -> Failure {
     let who = describe(pid);

@@ -28,7 +28,7 @@ pub(crate) enum Command {
     /// Show processes that can be traced, or the trace points of some.
     ///
     /// Without an argument: one line a process. With a PID: the trace points of that process. With a
-    /// pattern: the trace points of all processes whose name it matches.
+    /// pattern: the trace points of all processes, or of those of --pid, whose name it matches.
     List(ListArgs),
     /// Record trace points of running processes, or of a command, into a trace directory.
     ///
@@ -78,6 +78,9 @@ pub(crate) struct ListArgs {
     /// A process, or a pattern over trace points' names (`*` and `?` match any characters).
     #[arg(value_name = "PID|PATTERN")]
     pub(crate) what: Option<String>,
+    /// Only the trace points of these processes.
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Vec<u32>,
     #[command(flatten)]
     pub(crate) json: JsonFlag,
 }

@@ -64,5 +64,6 @@ pub(crate) fn help() -> String {
         text += &format!("  {}  {meaning}\n", exit.code());
     }
     text + "`owlet record -- CMD` ends with the status of CMD when the recording itself went well, \
-            and with 128 + N when signal N ended CMD."
+            and with 128 + N when signal N ended CMD. When the recording fails, CMD goes on and is \
+            waited for; the status is 1, whatever that of CMD is."
 }

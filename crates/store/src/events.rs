@@ -5,6 +5,7 @@ use crate::packet::{PacketHeader, RECORDS_START, StreamClass};
 use crate::reader::{Problem, Problems, RawEvent, StreamInfo, TraceReader};
 use crate::walk::{Step, Walk};
 use owlet_wire::record::{RECORD_HEADER_LEN, RecordHeader};
+use owlet_wire::value::fits;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -28,7 +29,8 @@ pub struct EventReader<'t> {
     /// Where that packet starts in the file.
     offset: u64,
     cpu: u32,
-    /// Where the next record starts in `records`.
+    /// Where the record last looked at starts in `records`, and where the next one does.
+    at: usize,
     next: usize,
     current: Option<(RecordHeader, Range<usize>)>,
     last_time: u64,
@@ -37,6 +39,9 @@ pub struct EventReader<'t> {
     /// Records so far, and how many the recorder wrote, if it said so and all packets are there.
     read: u64,
     written: Option<u64>,
+    /// Records that do not fit their schema, and where in the file the first one is.
+    misfits: u64,
+    first_misfit: Option<u64>,
     /// What of it no event has carried yet, and what the current event carries.
     pending: u64,
     carried: u64,
@@ -53,12 +58,15 @@ impl<'t> EventReader<'t> {
             records: Vec::new(),
             offset: 0,
             cpu: 0,
+            at: 0,
             next: 0,
             current: None,
             last_time: 0,
             discarded: 0,
             read: 0,
             written: trace.written(info),
+            misfits: 0,
+            first_misfit: None,
             pending: 0,
             carried: 0,
         }
@@ -79,9 +87,13 @@ impl<'t> EventReader<'t> {
                 if header.time < self.last_time {
                     self.problem("time goes back");
                 }
-                if !self.trace.schemas().contains_key(&header.id) {
+                let Some(schema) = self.trace.schemas().get(&header.id) else {
                     self.problem(format!("event of unknown id {}", header.id));
                     continue;
+                };
+                if !self.records.get(payload.clone()).is_some_and(|p| fits(&schema.fields, p)) {
+                    self.misfits += 1;
+                    self.first_misfit.get_or_insert(self.position());
                 }
                 self.last_time = self.last_time.max(header.time);
                 self.carried = std::mem::take(&mut self.pending);
@@ -121,24 +133,49 @@ impl<'t> EventReader<'t> {
         &self.problems.list
     }
 
-    /// At the end: whether every record that was written has been met. One whose length has been
-    /// made larger hides those behind it.
+    /// At the end: whether every record fits its schema, as the recorder writes no other, and whether
+    /// every one that was written has been met. One whose length has been made larger hides those behind
+    /// it, and does not fit.
     fn account(&mut self) {
-        if let Some(written) = self.written.take()
-            && self.read != written
-        {
-            self.problem(format!("{} of {written} events are there", self.read));
+        let name = self.name.to_string();
+        let misfits = std::mem::take(&mut self.misfits);
+        let at = self.first_misfit.take().unwrap_or_else(|| self.position());
+        let hides = match self.written.take().filter(|written| self.read != *written) {
+            Some(written) => {
+                let why = if misfits > 0 { ": the record here hides others" } else { "" };
+                self.problems.push(
+                    &name,
+                    at,
+                    format!("{} of {written} events are there{why}", self.read),
+                );
+                true
+            }
+            None => false,
+        };
+        match misfits {
+            0 => {}
+            1 if hides => {}
+            1 => self.problems.push(&name, at, "an event does not fit its description"),
+            n => {
+                let what = format!("{n} events do not fit their description, the first is here");
+                self.problems.push(&name, at, what);
+            }
         }
     }
 
+    /// Where the record last looked at is in the file.
+    fn position(&self) -> u64 {
+        self.offset + (RECORDS_START + self.at) as u64
+    }
+
     fn problem(&mut self, message: impl Into<String>) {
-        let at = self.offset + (RECORDS_START + self.next) as u64;
-        self.problems.push(&self.name.to_string(), at, message);
+        self.problems.push(&self.name.to_string(), self.position(), message);
     }
 
     /// The next record of this packet.
     fn record(&mut self) -> Option<(RecordHeader, Range<usize>)> {
         let rest = self.records.get(self.next..).filter(|rest| !rest.is_empty())?;
+        self.at = self.next;
         let header = RecordHeader::read(rest);
         let good = header.filter(|header| {
             let len = header.len as usize;
@@ -164,7 +201,7 @@ impl<'t> EventReader<'t> {
     /// Loads the next packet; false at the end.
     fn packet(&mut self) -> bool {
         self.records.clear();
-        self.next = 0;
+        (self.at, self.next) = (0, 0);
         let Some(file) = &self.file else { return false };
         let step = loop {
             match self.walk.step(file) {

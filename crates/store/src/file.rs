@@ -2,12 +2,24 @@
 //!
 //! [`AppendFile::append`] writes all of a unit or, as far as the system lets it, nothing: what a
 //! failed write left behind is cut off, at once or before the next write.
+//!
+//! # Others
+//! Somebody may change the file meanwhile. Whether it became shorter is seen from its length. Where it
+//! has grown again, its time of modification is not that of our last write, and then the last unit is
+//! read back: it was behind the cut, wherever that was. A change within the clock tick of our own write
+//! (a few milliseconds) is not seen that way; [`TraceWriter::check`](crate::TraceWriter::check) finds it
+//! at the end.
 
 use crate::error::{ErrorKind, StoreError};
+use crate::reader::open_plain;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+const TRUNCATED: &str = "was truncated while it was being written";
+/// It has grown again since, or somebody wrote over its end.
+pub(crate) const GROWN: &str = "was changed by somebody else while it was being written";
 
 /// A file of the trace, open or not.
 #[derive(Debug)]
@@ -18,6 +30,10 @@ pub(crate) struct AppendFile {
     identity: (u64, u64),
     /// Bytes of whole units.
     len: u64,
+    /// The last unit: where it begins, and its CRC-32.
+    last: (u64, u32),
+    /// When the file was modified, after our last write to it.
+    modified: (i64, i64),
     /// A write failed and its remains may still be there.
     dirty: bool,
 }
@@ -25,11 +41,21 @@ pub(crate) struct AppendFile {
 impl AppendFile {
     /// Makes the file, which must not exist, with mode 0600.
     pub(crate) fn create(path: PathBuf) -> Result<Self, StoreError> {
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let made =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let failed = |error| StoreError::io(&path, "cannot make the file", error);
         let file = made.map_err(failed)?;
-        let identity = identity(&file.metadata().map_err(failed)?);
-        Ok(Self { path, file: Some(file), identity, len: 0, dirty: false })
+        let now = file.metadata().map_err(failed)?;
+        let (identity, modified) = (identity(&now), modified(&now));
+        let last = (0, crc32fast::hash(&[]));
+        Ok(Self { path, file: Some(file), identity, len: 0, last, modified, dirty: false })
+    }
+
+    /// The directory is another one now; or the same one, which was moved.
+    pub(crate) fn moved(&mut self, dir: &Path) {
+        if let Some(name) = self.path.file_name() {
+            self.path = dir.join(name);
+        }
     }
 
     /// Locks the file as long as it is open, so that others see that it is being written. File
@@ -38,7 +64,8 @@ impl AppendFile {
         let _ = self.file.as_ref().map(File::try_lock);
     }
 
-    /// Whether the file is still there, and all of it. One `stat`.
+    /// Whether the file is still there, and all of it. One `stat`, and a read of the last unit when
+    /// somebody else has written to the file.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let changed = |what: &str| Err(StoreError::new(ErrorKind::Changed, &self.path, what));
         match std::fs::metadata(&self.path) {
@@ -50,9 +77,34 @@ impl AppendFile {
             Ok(now) if identity(&now) != self.identity => {
                 changed("was replaced while it was being written")
             }
-            Ok(now) if now.len() < self.len => changed("was truncated while it was being written"),
+            Ok(now) if now.len() < self.len => changed(TRUNCATED),
+            Ok(now) if !self.is_ours(&now) => changed(GROWN),
             Ok(_) => Ok(()),
         }
+    }
+
+    /// Whether the file is as our last write left it, as far as can be told from the last unit.
+    fn is_ours(&self, now: &std::fs::Metadata) -> bool {
+        // What a failed write of ours left is not looked at: the next one cuts it.
+        if self.dirty || modified(now) == self.modified {
+            return true;
+        }
+        let (from, crc) = self.last;
+        let mut unit = vec![0; usize::try_from(self.len - from).unwrap_or(0)];
+        let read = match &self.file {
+            Some(file) => file.read_exact_at(&mut unit, from),
+            None => open_plain(&self.path).and_then(|file| file.read_exact_at(&mut unit, from)),
+        };
+        match read {
+            Ok(()) => crc32fast::hash(&unit) == crc,
+            // Shorter by now, or not to be read: the next write or check tells.
+            Err(_) => true,
+        }
+    }
+
+    /// Where the file is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -70,7 +122,7 @@ impl AppendFile {
 
     fn open(&mut self) -> io::Result<&mut File> {
         if self.file.is_none() {
-            self.file = Some(OpenOptions::new().write(true).open(&self.path)?);
+            self.file = Some(OpenOptions::new().read(true).write(true).open(&self.path)?);
         }
         self.file.as_mut().ok_or_else(|| io::Error::other("not open"))
     }
@@ -78,15 +130,22 @@ impl AppendFile {
     /// Appends one unit whole.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         // Behind the new end of a truncated file, a hole would take the place of what is gone.
-        if let Some(file) = &self.file
-            && file.metadata().is_ok_and(|now| now.len() < self.len)
-        {
-            let what = "was truncated while it was being written";
-            return Err(StoreError::new(ErrorKind::Changed, &self.path, what));
+        if let Some(Ok(now)) = self.file.as_ref().map(File::metadata) {
+            let changed = |what| Err(StoreError::new(ErrorKind::Changed, &self.path, what));
+            if now.len() < self.len {
+                return changed(TRUNCATED);
+            }
+            if !self.is_ours(&now) {
+                return changed(GROWN);
+            }
         }
         match self.try_append(bytes) {
             Ok(()) => {
+                self.last = (self.len, crc32fast::hash(bytes));
                 self.len += bytes.len() as u64;
+                if let Some(Ok(now)) = self.file.as_ref().map(File::metadata) {
+                    self.modified = modified(&now);
+                }
                 Ok(())
             }
             Err(error) => {
@@ -127,8 +186,13 @@ impl AppendFile {
     }
 }
 
-fn identity(meta: &std::fs::Metadata) -> (u64, u64) {
+/// Device and inode.
+pub(crate) fn identity(meta: &std::fs::Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
+}
+
+fn modified(meta: &std::fs::Metadata) -> (i64, i64) {
+    (meta.mtime(), meta.mtime_nsec())
 }
 
 /// Whether somebody writes the file: it is locked by another descriptor than this.

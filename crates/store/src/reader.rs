@@ -136,7 +136,8 @@ pub struct StreamInfo {
 pub struct RawEvent<'a> {
     /// Time, id, pid, tid.
     pub header: RecordHeader,
-    /// The fields' bytes. Not yet checked against the schema.
+    /// The fields' bytes. One that does not fit the schema is counted in the stream's problems, and is
+    /// here as it is.
     pub payload: &'a [u8],
     /// The packet's CPU.
     pub cpu: u32,

@@ -16,6 +16,8 @@ use crate::file::AppendFile;
 use crate::packet::{
     CONTEXT_END, PACKET_MAX, PACKET_SPLIT, PacketHeader, RECORDS_START, StreamClass, TIME_MAX,
 };
+use crate::reader::open_plain;
+use crate::walk::{Step, Walk};
 use crate::writer::{Appended, PacketInfo};
 use owlet_wire::record::{RECORD_ALIGN, RECORD_HEADER_LEN, RecordHeader};
 use owlet_wire::schema::Schema;
@@ -107,6 +109,22 @@ fn next_record<'r>(run: &mut &'r [u8]) -> Next<'r> {
 impl Stream {
     pub(crate) fn new(file: AppendFile, class: StreamClass, instance: u64) -> Self {
         Self { file, class, instance, seq: 0, end: 0, lost: 0, events: 0, malformed: 0, used: 0 }
+    }
+
+    /// Whether the file has our packets and nothing else, from their headers. One it cannot read counts
+    /// as whole.
+    pub(crate) fn is_whole(&self, uuid: &[u8; 16]) -> bool {
+        let Ok(file) = open_plain(self.file.path()) else { return true };
+        let mut walk = Walk::new(self.class, *uuid, self.file.len());
+        let mut packets = 0;
+        loop {
+            match walk.step(&file) {
+                Ok(Step::Packet(_, header)) if header.seq == packets => packets += 1,
+                Ok(Step::End) => return packets == self.seq,
+                Ok(_) => return false,
+                Err(_) => return true,
+            }
+        }
     }
 
     /// Appends a run of records as packets. On failure, `done` has what was written before it; when

@@ -8,9 +8,14 @@
 //! # Units
 //! Every write appends one unit (a packet, a sidecar record, a line of metadata) and is taken back
 //! when it fails (see `file.rs`), so that a full disk ends the trace at a whole unit (I2).
+//!
+//! # A directory that moves
+//! The directory is held open, so that it is found again where somebody has moved it to (within its file
+//! system; across them, moving is copying and removing). Its files are open or opened by name; before a
+//! name is used, [`TraceWriter::follow`] looks where the directory is.
 
 use crate::error::{ErrorKind, StoreError};
-use crate::file::{AppendFile, replace};
+use crate::file::{AppendFile, GROWN, identity, replace};
 use crate::meta::{ClockInfo, Loss, Recorder, StreamKind, StreamName, TraceMeta};
 use crate::packet::StreamClass;
 use crate::sidecar::{self, FactRef, SIDECAR, Total};
@@ -20,8 +25,9 @@ use owlet_wire::entry::{Entry, Process, Thread};
 use owlet_wire::record::RecordHeader;
 use owlet_wire::schema::Schema;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -96,6 +102,9 @@ impl Begun {
 #[derive(Debug)]
 pub struct TraceWriter {
     dir: PathBuf,
+    /// The directory itself, wherever it is, and what tells it from others.
+    held: File,
+    identity: (u64, u64),
     begun: Begun,
     meta: TraceMeta,
     clock: ClockInfo,
@@ -135,6 +144,9 @@ impl TraceWriter {
             Ok::<_, StoreError>(file)
         };
         let mut sidecar = make(SIDECAR)?;
+        let failed = |error| StoreError::io(dir, "cannot open the trace directory", error);
+        let held = File::open(dir).map_err(failed)?;
+        let identity = identity(&held.metadata().map_err(failed)?);
         sidecar.lock();
         let first = sidecar::record(&FactRef::Meta(meta)).unwrap_or_default();
         sidecar.append(&[&sidecar::header()[..], &first].concat())?;
@@ -143,6 +155,8 @@ impl TraceWriter {
         let threads = make(THREADS)?;
         Ok(Self {
             dir: dir.to_owned(),
+            held,
+            identity,
             begun: begun.clone(),
             meta: meta.clone(),
             clock: meta.clock,
@@ -182,19 +196,46 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Whether every file is still there and has all that was written. One `stat` for each file.
+    /// Whether every file is still there and has all that was written. One `stat` for each file; when
+    /// somebody else has written to one, a read of what was appended to it last. `all` reads the headers
+    /// of all packets of events, too.
     ///
     /// # Errors
-    /// [`ErrorKind::Changed`] for the first file that somebody removed, replaced or truncated.
-    pub fn check(&self) -> Result<(), StoreError> {
-        if matches!(self.dir.try_exists(), Ok(false)) {
+    /// [`ErrorKind::Changed`] for the first file that somebody removed, replaced, truncated or changed.
+    pub fn check(&mut self, all: bool) -> Result<(), StoreError> {
+        if !self.follow() {
             let what = "the directory was removed while it was being recorded into";
             return Err(StoreError::new(ErrorKind::Changed, &self.dir, what));
         }
         self.sidecar.check()?;
         self.metadata.check()?;
         self.threads.file.check()?;
-        self.streams.values().try_for_each(|stream| stream.file.check())
+        self.streams.values().try_for_each(|stream| {
+            stream.file.check()?;
+            if all && !stream.is_whole(&self.meta.uuid) {
+                return Err(StoreError::new(ErrorKind::Changed, stream.file.path(), GROWN));
+            }
+            Ok(())
+        })
+    }
+
+    /// Looks where the directory is; [`dir`](Self::dir) says it afterwards. False when it is nowhere any
+    /// more. One `stat` when it was not moved.
+    fn follow(&mut self) -> bool {
+        let ours = |dir: &Path| {
+            std::fs::metadata(dir).is_ok_and(|found| identity(&found) == self.identity)
+        };
+        if ours(&self.dir) {
+            return true;
+        }
+        // The kernel keeps the name of what is open (proc(5)).
+        let link = format!("/proc/self/fd/{}", self.held.as_raw_fd());
+        let Some(now) = std::fs::read_link(link).ok().filter(|now| ours(now)) else { return false };
+        let files = [&mut self.sidecar, &mut self.metadata, &mut self.threads.file];
+        let streams = self.streams.values_mut().map(|stream| &mut stream.file);
+        files.into_iter().chain(streams).for_each(|file| file.moved(&now));
+        self.dir = now;
+        true
     }
 
     /// Takes away a trace without events: its files, and the directory unless it was there before.
@@ -202,7 +243,7 @@ impl TraceWriter {
         self.begun.remove(&self.dir);
     }
 
-    /// The directory.
+    /// The directory, as it was called when that was last looked at.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -314,6 +355,9 @@ impl TraceWriter {
         packet: &PacketInfo<'_>,
     ) -> Result<Appended, StoreError> {
         self.turn += 1;
+        if !self.streams.get(&stream).is_some_and(|stream| stream.file.is_open()) {
+            self.follow();
+        }
         self.bound_open(stream);
         let news = !packet.records.is_empty() || packet.discarded_total > 0;
         if news && !self.streams.contains_key(&stream) {
@@ -414,6 +458,7 @@ impl TraceWriter {
     /// # Errors
     /// Those of the file system; everything appended before stays readable.
     pub fn finish(mut self) -> Result<Summary, StoreError> {
+        self.follow();
         let losses: Vec<Loss> =
             self.losses.iter().filter(|loss| loss.cause != MALFORMED).cloned().collect();
         self.set_losses(&losses)?;

@@ -172,12 +172,13 @@ macro_rules! trace {
 
 /// Whether somebody listens to a tracepoint: `enabled!(path::event)`, a `bool`.
 ///
-/// The answer may be out of date when it arrives; [`trace!`](crate::trace) looks for itself.
+/// The answer may be out of date when it arrives; [`trace!`](crate::trace) looks for itself. Once it is
+/// `true`, every `trace!` of the tracepoint in this object is on, until the tracepoint is switched off.
 #[macro_export]
 macro_rules! enabled {
     ($($path:ident)::+) => {
         '__owlet_on: {
-            $crate::__site!($($path)::+::TRACEPOINT, { break '__owlet_on true });
+            $crate::__site!(@"3", $($path)::+::TRACEPOINT, { break '__owlet_on true });
             false
         }
     };
@@ -226,12 +227,13 @@ macro_rules! event_enum {
     };
 }
 
-/// One toggle site: runs `$on` when its tracepoint is on.
+/// One toggle site: runs `$on` when its tracepoint is on. The literal is the entry's kind.
 #[cfg(owlet_site = "toggle")]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __site {
-    ($point:path, $on:block) => {
+    ($point:path, $on:block) => { $crate::__site!(@"1", $point, $on) };
+    (@$kind:literal, $point:path, $on:block) => {
         // SAFETY: the instruction changes flags only, and jumps to the label when it is switched on;
         // the rest is data in a section of its own.
         unsafe {
@@ -243,7 +245,7 @@ macro_rules! __site {
                 ".long 2b - .",
                 ".long {slow} - .",
                 ".long {key} - .",
-                ".long 1",
+                concat!(".long ", $kind),
                 ".popsection",
                 slow = label $on,
                 key = sym $point,
@@ -258,7 +260,8 @@ macro_rules! __site {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __site {
-    ($point:path, $on:block) => {{
+    ($point:path, $on:block) => { $crate::__site!(@"1", $point, $on) };
+    (@$kind:literal, $point:path, $on:block) => {{
         // SAFETY: no instruction, only data in a section of its own.
         unsafe {
             ::core::arch::asm!(
@@ -282,7 +285,8 @@ macro_rules! __site {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __site {
-    ($point:path, $on:block) => {
+    ($point:path, $on:block) => { $crate::__site!(@"1", $point, $on) };
+    (@$kind:literal, $point:path, $on:block) => {
         if $crate::__private::unlikely($point.core().is_on()) $on
     };
 }

@@ -29,10 +29,12 @@
 //! | 0 | the site, or 0 for a flag site |
 //! | 1 | the slow path, or 0 |
 //! | 2 | the tracepoint ([`Core`]) |
-//! | 3 | kind: 0 none, 1 toggle, 2 flag (absolute) |
+//! | 3 | kind: 0 none, 1 toggle, 2 flag, 3 toggle that only asks (absolute) |
 //!
 //! A change of many tracepoints is one walk over the table and one
-//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`.
+//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`; and the same once more for the sites of
+//! [`enabled!`](crate::enabled), which come last: a program that waits until somebody listens would
+//! otherwise emit its first events into sites that are still off.
 
 #[cfg(owlet_site = "toggle")]
 mod patch;
@@ -93,6 +95,8 @@ struct Record {
 const NONE: u32 = 0;
 #[cfg(owlet_site = "toggle")]
 const TOGGLE: u32 = 1;
+#[cfg(owlet_site = "toggle")]
+const ASKS: u32 = 3;
 
 fn resolve(word: &i32) -> *const u8 {
     (&raw const *word).cast::<u8>().wrapping_offset(*word as isize)
@@ -172,21 +176,24 @@ pub(crate) fn commit() -> Result<Switched, Refused> {
         register();
         let mut writer = patch::Writer::new();
         let mut done = Switched::default();
-        for record in table().iter().filter(|record| record.kind == TOGGLE) {
-            let Some(core) = record.core() else { continue };
-            match patch::set(&mut writer, resolve(&record.site).cast_mut(), core.is_on()) {
-                Ok(patch::Outcome::Same) => {}
-                Ok(patch::Outcome::Written) => done.written += 1,
-                Ok(patch::Outcome::Busy) => done.busy += 1,
-                Err(refused) => return Err(refused),
+        for kind in [TOGGLE, ASKS] {
+            let before = done.written;
+            for record in table().iter().filter(|record| record.kind == kind) {
+                let Some(core) = record.core() else { continue };
+                match patch::set(&mut writer, resolve(&record.site).cast_mut(), core.is_on()) {
+                    Ok(patch::Outcome::Same) => {}
+                    Ok(patch::Outcome::Written) => done.written += 1,
+                    Ok(patch::Outcome::Busy) => done.busy += 1,
+                    Err(refused) => return Err(refused),
+                }
+            }
+            if done.written > before {
+                // Without it (old kernels, seccomp) the other CPUs see the byte a moment later: both
+                // instructions are right at any time.
+                let _ = owlet_sys::membarrier::private_expedited_sync_core();
             }
         }
         writer.finish();
-        if done.written > 0 {
-            // Without it (old kernels, seccomp) the other CPUs see the byte a moment later: both
-            // instructions are right at any time.
-            let _ = owlet_sys::membarrier::private_expedited_sync_core();
-        }
         Ok(done)
     }
     #[cfg(not(owlet_site = "toggle"))]
@@ -198,7 +205,7 @@ pub(crate) fn commit() -> Result<Switched, Refused> {
 /// Whether this process lets its sites be switched, without switching one.
 pub(crate) fn probe() -> Result<(), Refused> {
     #[cfg(owlet_site = "toggle")]
-    if let Some(record) = table().iter().find(|record| record.kind == TOGGLE) {
+    if let Some(record) = table().iter().find(|record| [TOGGLE, ASKS].contains(&record.kind)) {
         return patch::Writer::new().try_rewrite(resolve(&record.site).cast_mut());
     }
     Ok(())

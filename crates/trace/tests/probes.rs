@@ -24,6 +24,7 @@ owlet::tracepoint! {
         drops(); dropped();
         deep(level: u64);
         state(n: u64);
+        asked(n: u64);
     }
 }
 
@@ -282,6 +283,40 @@ fn tp_08_enabled_then_trace_is_race_safe() {
         },
     );
     assert!(!probe.stopped());
+}
+
+/// Who waits until somebody listens loses none of what it emits then: the sites that only ask are
+/// switched on after all others (L1).
+#[test]
+fn l1_once_enabled_says_so_every_site_is_on() {
+    static HEARD: AtomicU64 = AtomicU64::new(0);
+    const SITES: u64 = 16;
+    fn emit() {
+        macro_rules! sites {
+            ($($n:literal)*) => { $(owlet::trace!(tp::asked, $n);)* };
+        }
+        sites!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    }
+    let probe = probe1(|_| bump(&HEARD));
+    for round in 0..300 {
+        let on = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let until = Instant::now() + Duration::from_secs(60);
+                let on = || owlet::enabled!(tp::asked);
+                while !on() {
+                    assert!(Instant::now() < until, "never on");
+                    std::hint::spin_loop();
+                }
+                let before = HEARD.load(Ordering::Relaxed);
+                emit();
+                HEARD.load(Ordering::Relaxed) - before
+            });
+            tp::asked::TRACEPOINT.register(&probe, 0).unwrap();
+            waiter.join().unwrap()
+        });
+        tp::asked::TRACEPOINT.unregister(&probe).unwrap();
+        assert_eq!(on, SITES, "round {round}");
+    }
 }
 
 #[test]

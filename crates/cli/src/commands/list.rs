@@ -13,15 +13,19 @@ use serde_json::json;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &ListArgs) -> Result<Exit> {
-    match args.what.as_deref().map(|what| (what, what.parse::<u32>())) {
-        None => processes(args.json.on),
-        Some((_, Ok(pid))) => {
-            let clients = agents::of(&[pid])?;
-            points(&clients, "*", args.json.on, &agents::describe(pid))
-        }
-        Some((pattern, Err(_))) => {
+    let mut pids = args.pids.clone();
+    let what = args.what.as_deref();
+    // No trace point's name is a number.
+    let pattern = what.filter(|what| what.parse::<u32>().map(|pid| pids.push(pid)).is_err());
+    match pattern {
+        None if pids.is_empty() => processes(args.json.on),
+        Some(pattern) if pids.is_empty() => {
             let clients = agents::all()?.reachable()?;
             points(&clients, pattern, args.json.on, "any process of yours")
+        }
+        pattern => {
+            let clients = agents::of(&pids)?;
+            points(&clients, pattern.unwrap_or("*"), args.json.on, &agents::whose(&pids))
         }
     }
 }

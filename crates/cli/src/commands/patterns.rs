@@ -39,15 +39,27 @@ pub(crate) fn nothing_ever(rules: &[Rule]) -> Option<Failure> {
     Some(Failure::with(Exit::Usage, message).hint(LAST_WINS))
 }
 
-/// Patterns that match none of `points` yet, each with the nearest names.
+/// Rules that match none of `points` yet, each with the nearest names.
 pub(crate) fn unmatched_yet<'a>(
     rules: &'a [Rule],
     points: &'a [TracepointInfo],
-) -> impl Iterator<Item = (&'a str, Vec<&'a str>)> {
+) -> impl Iterator<Item = (&'a Rule, Vec<&'a str>)> {
     let names = || points.iter().map(|point| point.name.as_str());
     let missing = move |rule: &&Rule| !names().any(|name| glob(&rule.pattern, name));
-    let nearest = move |rule: &'a Rule| (rule.pattern.as_str(), near(&rule.pattern, names()));
+    let nearest = move |rule: &'a Rule| (rule, near(&rule.pattern, names()));
     rules.iter().filter(missing).map(nearest)
+}
+
+/// A rule as `-e` has it, in quotes.
+pub(crate) fn given(rule: &Rule) -> String {
+    let not = if rule.enable { "" } else { "!" };
+    format!("'{not}{}'", escape(rule.pattern.as_bytes()))
+}
+
+/// How often those of `points` that would be recorded were hit, in all sessions together.
+pub(crate) fn hits(rules: &[Rule], level: Level, points: &[TracepointInfo]) -> u64 {
+    let ours = |point: &&TracepointInfo| point.level <= level && selects(rules, &point.name);
+    points.iter().filter(ours).fold(0, |sum, point| sum.saturating_add(point.hits))
 }
 
 /// `the closest names: a, b`.
@@ -89,8 +101,7 @@ pub(crate) fn nothing_selected(
     let matches = |rule: &Rule| points.iter().any(|point| glob(&rule.pattern, &point.name));
     if rules.iter().any(|rule| rule.enable && matches(rule)) {
         let out = rules.iter().filter(|rule| !rule.enable && matches(rule));
-        let out: Vec<_> =
-            out.map(|rule| format!("'!{}'", escape(rule.pattern.as_bytes()))).collect();
+        let out: Vec<_> = out.map(given).collect();
         let all = rules.iter().any(|rule| rule.enable && rule.pattern == "*");
         let that = if all { "" } else { " that matches" };
         let message =

@@ -14,7 +14,7 @@ use crate::recorder::newcomers::Newcomers;
 use crate::recorder::rendezvous::Rendezvous;
 use crate::recorder::session::{self, Plan, Session, Target};
 use crate::recorder::stop::Stop;
-use crate::recorder::{Parts, Recording};
+use crate::recorder::{End, Parts, Recording};
 use crate::text::{escape, plural};
 use owlet_wire::config::Rule;
 use std::ffi::{OsStr, OsString};
@@ -22,6 +22,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Instant;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<Exit> {
@@ -45,8 +46,8 @@ fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
         }
     }
     let clients = agents::of(&pids)?;
-    let whose = whose(&pids);
-    let mut before = look(args, &rules, &clients, &whose)?;
+    let whose = agents::whose(&pids);
+    look(args, &rules, &clients, &whose)?;
     let name = match pids.as_slice() {
         [pid] => pid.to_string(),
         [pid, rest @ ..] => format!("{pid}-and-{}-more", rest.len()),
@@ -57,7 +58,10 @@ fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     let clock = SessionClock::choose();
     let mut session = Session::create(&plan(args, rules.clone(), &rendezvous), clock.kind)?;
     session.attach(clients)?;
-    before.on = session.targets.iter().map(|target| u64::from(target.matched.enabled)).sum();
+    let on = session.targets.iter().map(|target| u64::from(target.matched.enabled)).sum();
+    // Asked for only when it may have to be told what the filter left.
+    let points = args.filter.as_ref().and_then(|_| session.points()).unwrap_or_default();
+    let before = Before { on, hits: patterns::hits(&rules, args.level.0, &points) };
     let path = &dir.path;
     let mut recording = Recording::begin(parts(args, session, clock, rendezvous, path, stop))?;
     note!(
@@ -65,9 +69,9 @@ fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
         plural(before.on, "trace point"),
         show(path)
     );
-    let end = recording.run(args.duration);
-    let (end, _) = recording.end(end);
-    Ok(verdict::tell(&recording, end, &before, &Asked { args, rules: &rules, whose: &whose }))
+    let end = finish(&mut recording, deadline(args));
+    let asked = Asked { args, rules: &rules, whose: &whose };
+    Ok(verdict::tell(&recording, &end, None, &before, &asked))
 }
 
 /// Starts a command and records it from its first event.
@@ -95,18 +99,46 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
             return Err(failure);
         }
     }
-    let end = recording.run(args.duration);
-    let (end, child) = recording.end(end);
-    if let Some(child) = &child {
+    let deadline = deadline(args);
+    let end = finish(&mut recording, deadline);
+    let whose = escape(name.as_bytes());
+    let mut after = None;
+    if matches!(end, End::Failed(_)) {
+        if recording.command().is_some() {
+            note!("{whose} goes on without being recorded; its end is waited for");
+        }
+        after = recording.wait_for_command(deadline).unwrap_or_else(|failure| {
+            failure.report();
+            None
+        });
+    }
+    if let Some(child) = recording.command() {
         verdict::leave(child);
     }
-    let whose = escape(name.as_bytes());
     let asked = Asked { args, rules: &rules, whose: &whose };
-    Ok(verdict::tell(&recording, end, &Before::default(), &asked))
+    Ok(verdict::tell(&recording, &end, after.as_ref(), &Before::default(), &asked))
+}
+
+fn deadline(args: &RecordArgs) -> Option<Instant> {
+    args.duration.map(|duration| Instant::now() + duration)
+}
+
+/// Records, and ends the recording. A failure is told when it happens: what is recorded may go on.
+fn finish(recording: &mut Recording, deadline: Option<Instant>) -> End {
+    let end = recording.run(deadline);
+    let early = matches!(end, End::Failed(_));
+    if let End::Failed(failure) = &end {
+        verdict::early(failure);
+    }
+    let end = recording.end(end);
+    if let (End::Failed(failure), false) = (&end, early) {
+        verdict::early(failure);
+    }
+    end
 }
 
 /// Checks that something will be recorded, before anything is switched on.
-fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client], whose: &str) -> Result<Before> {
+fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client], whose: &str) -> Result<()> {
     let mut points = Vec::new();
     for client in clients {
         points.extend(client.list("*").map_err(|error| agents::explain(client.pid, &error))?);
@@ -125,23 +157,17 @@ fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client], whose: &str) -> R
         note!(
             "warning: {whose} has no trace points yet; what appears later and matches is recorded"
         );
-        return Ok(Before::default());
+        return Ok(());
     }
-    for (pattern, near) in patterns::unmatched_yet(rules, &points) {
-        let pattern = escape(pattern.as_bytes());
-        note!("warning: no trace point matches '{pattern}' yet; one that appears later will");
+    for (rule, near) in patterns::unmatched_yet(rules, &points) {
+        let (given, later) =
+            (patterns::given(rule), if rule.enable { "will" } else { "is left out" });
+        note!("warning: no trace point matches {given} yet; one that appears later {later}");
         if !near.is_empty() {
             note!("hint: {}", patterns::closest(&near));
         }
     }
-    Ok(Before { hits: points.iter().map(|point| point.hits).sum(), ..Before::default() })
-}
-
-fn whose(pids: &[u32]) -> String {
-    match pids {
-        [pid] => agents::describe(*pid),
-        pids => plural(pids.len() as u64, "process"),
-    }
+    Ok(())
 }
 
 fn plan(args: &RecordArgs, rules: Vec<Rule>, rendezvous: &Rendezvous) -> Plan {

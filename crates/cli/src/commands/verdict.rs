@@ -12,13 +12,15 @@ use crate::units::larger_ring;
 use clap::CommandFactory as _;
 use owlet_ring::{LOSS_REASONS, Loss};
 use owlet_wire::config::Rule;
+use owlet_wire::schema::Level;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
 
 /// What was known before a recording, for explaining one without events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Before {
-    /// Hits of all trace points when the recording began.
+    /// Hits of the trace points asked for, just after the session was attached; others may record
+    /// them, too.
     pub(crate) hits: u64,
     /// Trace points switched on by attaching.
     pub(crate) on: u64,
@@ -33,10 +35,23 @@ pub(crate) struct Asked<'a> {
     pub(crate) whose: &'a str,
 }
 
-/// Tells how a recording went. The last line is always the same sentence.
-pub(crate) fn tell(recording: &Recording, end: End, before: &Before, asked: &Asked<'_>) -> Exit {
+/// Tells at once that a recording cannot go on.
+pub(crate) fn early(failure: &Failure) {
+    let message = format!("recording ended early: {}", failure.message);
+    Failure { exit: failure.exit, message, hint: failure.hint.clone() }.report();
+}
+
+/// Tells how a recording went. The last line is always the same sentence. `after` is what became of a
+/// command that was waited for after its recording had failed.
+pub(crate) fn tell(
+    recording: &Recording,
+    end: &End,
+    after: Option<&End>,
+    before: &Before,
+    asked: &Asked<'_>,
+) -> Exit {
     let sink = &recording.sink;
-    match &end {
+    match after.unwrap_or(end) {
         End::Command(status) if !status.success() => note!("the command {}", words(*status)),
         End::TargetsEnded => note!("every recorded process has ended"),
         _ => {}
@@ -49,7 +64,7 @@ pub(crate) fn tell(recording: &Recording, end: End, before: &Before, asked: &Ask
         let n = plural(sink.corrupt(), "byte");
         note!("warning: {n} in the rings were no records and were skipped");
     }
-    let mut exit = match &end {
+    let mut exit = match end {
         End::Command(status) => status_exit(*status),
         // As the shell shows a program that the signal ended.
         End::Abandoned(signal) => status_of(128 + signal),
@@ -66,9 +81,7 @@ pub(crate) fn tell(recording: &Recording, end: End, before: &Before, asked: &Ask
             exit = Exit::Empty;
         }
     }
-    if let End::Failed(failure) = end {
-        Failure { message: format!("recording ended early: {}", failure.message), ..failure }
-            .report();
+    if failed {
         exit = Exit::Failure;
     }
     note!("recorded {} events, lost {} in {}", sink.events, sink.losses, show(sink.dir()));
@@ -86,7 +99,9 @@ fn nothing(recording: &Recording, before: &Before, asked: &Asked<'_>) {
     misplaced(asked);
     if joined == 0 && sink.processes == 0 {
         note!("warning: no event was recorded: no process joined the session");
-        note!("hint: {NOT_JOINED}");
+        if !recording.told_lonely {
+            note!("hint: {NOT_JOINED}");
+        }
         return;
     }
     if before.on == 0 && sink.schemas == 0 {
@@ -98,8 +113,7 @@ fn nothing(recording: &Recording, before: &Before, asked: &Asked<'_>) {
         plural(sink.schemas, "trace point")
     };
     let processes = plural(joined.max(sink.processes), "process");
-    let after = recording.points.as_ref().map(|points| points.iter().map(|point| point.hits).sum());
-    let hits = after.map(|after: u64| after.saturating_sub(before.hits));
+    let hits = own_hits(recording, before, asked);
     let hits_text =
         hits.map_or_else(|| "hits unknown".to_string(), |hits| format!("hits {}", count(hits)));
     note!("warning: no event was recorded: {points} on in {processes}, {hits_text}");
@@ -113,10 +127,21 @@ fn nothing(recording: &Recording, before: &Before, asked: &Asked<'_>) {
     }
 }
 
+/// Hits that this session saw. A trace point's count is of all sessions together, so those count whose
+/// events were asked for, from the moment they were on; and without a filter every hit would have
+/// become an event or a loss.
+fn own_hits(recording: &Recording, before: &Before, asked: &Asked<'_>) -> Option<u64> {
+    if asked.args.filter.is_none() {
+        return Some(0);
+    }
+    let after = patterns::hits(asked.rules, asked.args.level.0, recording.points.as_deref()?);
+    Some(after.saturating_sub(before.hits))
+}
+
 /// Why no trace point was on: from those there are, if a process is left to say.
 fn nothing_on(recording: &Recording, asked: &Asked<'_>, processes: u64) {
     let level = asked.args.level.0;
-    let points = recording.points.as_deref();
+    let points = recording.points.as_deref().filter(|points| !points.is_empty());
     let why = points
         .and_then(|points| patterns::nothing_selected(asked.rules, level, points, asked.whose));
     if let Some(Failure { message, hint, .. }) = why {
@@ -128,10 +153,28 @@ fn nothing_on(recording: &Recording, asked: &Asked<'_>, processes: u64) {
     }
     let processes = plural(processes, "process");
     note!("warning: no event was recorded: no trace point was switched on in {processes}");
-    let level = crate::names::level(level);
-    note!(
-        "hint: `-e` and `--level {level}` chose none of its trace points; `owlet list PID` shows them while it runs"
-    );
+    match chosen_by(asked.args) {
+        Some(options) => note!(
+            "hint: {options} chose none of its trace points; `owlet list PID` shows them while it runs"
+        ),
+        None => note!("hint: none was reached: a call site is known once its code has run"),
+    }
+}
+
+/// The options that were given to choose events by: "`-e` and `--level info`".
+fn chosen_by(args: &RecordArgs) -> Option<String> {
+    let level = args.level.0;
+    let given = [
+        (!args.events.is_empty()).then(|| "`-e`".to_string()),
+        (level < Level::Trace).then(|| format!("`--level {}`", crate::names::level(level))),
+        args.filter.is_some().then(|| "`--where`".to_string()),
+    ];
+    let given: Vec<_> = given.into_iter().flatten().collect();
+    match given.as_slice() {
+        [] => None,
+        [one] => Some(one.clone()),
+        [first @ .., last] => Some(format!("{} and {last}", first.join(", "))),
+    }
 }
 
 /// Options of ours among the words of the command, which got them.

@@ -27,7 +27,7 @@ pub(crate) mod stop;
 
 use crate::agents;
 use crate::client::ClientError;
-use crate::error::{Failure, Result, reason};
+use crate::error::{Failure, Result, reason, show};
 use crate::text::plural;
 use clock::SessionClock;
 use newcomers::Newcomers;
@@ -89,10 +89,13 @@ pub(crate) enum End {
 pub(crate) struct Recording {
     pub(crate) session: Session,
     pub(crate) sink: Sink,
-    rendezvous: Rendezvous,
+    /// Gone once the session has ended: nobody is to come any more.
+    rendezvous: Option<Rendezvous>,
     newcomers: Option<Newcomers>,
     /// When the command began, until somebody has joined or it was said that nobody has.
     lonely: Option<Instant>,
+    /// It was said, and why that may be.
+    pub(crate) told_lonely: bool,
     child: Option<Child>,
     /// Readable when the child has ended; absent on kernels without pidfd, where the next round sees it.
     child_fd: Option<OwnedFd>,
@@ -168,9 +171,10 @@ impl Recording {
         Ok(Self {
             session,
             sink,
-            rendezvous,
+            rendezvous: Some(rendezvous),
             newcomers: None,
             lonely: None,
+            told_lonely: false,
             child: None,
             child_fd: None,
             name: String::new(),
@@ -198,15 +202,37 @@ impl Recording {
     }
 
     /// Records until something ends it.
-    pub(crate) fn run(&mut self, duration: Option<Duration>) -> End {
-        let deadline = duration.map(|duration| Instant::now() + duration);
-        loop {
+    pub(crate) fn run(&mut self, deadline: Option<Instant>) -> End {
+        let end = loop {
             match self.round(deadline) {
                 Ok(None) => {}
-                Ok(Some(end)) => return end,
-                Err(failure) => return End::Failed(failure),
+                Ok(Some(end)) => break end,
+                Err(failure) => break End::Failed(failure),
             }
+        };
+        self.progress.clear();
+        end
+    }
+
+    /// Waits for the command after the recording has ended, if it still runs; signals go on to it as
+    /// before. How it ended, or why it is waited for no longer; `None` without one.
+    pub(crate) fn wait_for_command(&mut self, deadline: Option<Instant>) -> Result<Option<End>> {
+        if self.child.is_none() {
+            return Ok(self.gone.map(|gone| End::Command(gone.status)));
         }
+        loop {
+            if let Some(end) = self.ended(deadline)? {
+                return Ok(Some(end));
+            }
+            let mut fds = vec![self.stop.poll_fd()];
+            fds.extend(self.child_fd.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            nap(&mut fds, deadline)?;
+        }
+    }
+
+    /// The command, unless it has ended.
+    pub(crate) fn command(&self) -> Option<&Child> {
+        self.child.as_ref()
     }
 
     fn round(&mut self, deadline: Option<Instant>) -> Result<Option<End>> {
@@ -220,7 +246,12 @@ impl Recording {
         }
         if self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();
-            self.sink.check().map_err(store_failure)?;
+            let dir = self.sink.dir().to_owned();
+            self.sink.check(false).map_err(store_failure)?;
+            if self.sink.dir() != dir {
+                let (from, to) = (show(&dir), show(self.sink.dir()));
+                self.progress.note(&format!("{from} was moved: recording on into {to}"));
+            }
             self.sink.tell_losses().map_err(store_failure)?;
         }
         self.look_around();
@@ -228,10 +259,9 @@ impl Recording {
         self.ended(deadline)
     }
 
-    /// Ends the session everywhere, drains what is left and ends the directory. The child, if it
-    /// still runs, is handed back.
-    pub(crate) fn end(&mut self, end: End) -> (End, Option<Child>) {
-        self.progress.clear();
+    /// Ends the session everywhere, drains what is left and ends the directory. A failure of that
+    /// becomes the end, unless there was one before.
+    pub(crate) fn end(&mut self, end: End) -> End {
         // What is in the rings now may be the only events there are.
         let drained = self.sink.drain(false).err();
         if self.sink.events == 0 {
@@ -242,7 +272,7 @@ impl Recording {
             self.progress.note(&format!("warning: {}", failure.message));
         }
         let mut end = end;
-        let mut failed = drained.or(self.sink.drain(true).err()).or(self.sink.check().err());
+        let mut failed = drained.or(self.sink.drain(true).err()).or(self.sink.check(true).err());
         failed = failed.or(self.sink.set_clock(self.clock.refine()).err());
         failed = failed.or(self.sink.finish().err());
         if let Some(error) = failed
@@ -250,7 +280,9 @@ impl Recording {
         {
             end = End::Failed(store_failure(error));
         }
-        (end, self.child.take())
+        self.session.targets.clear();
+        (self.rendezvous, self.newcomers) = (None, None);
+        end
     }
 
     /// Takes the directory away again: nothing ran.
@@ -269,27 +301,20 @@ impl Recording {
 
     fn sleep(&self, deadline: Option<Instant>) -> Result<()> {
         let mut fds = vec![self.stop.poll_fd(), PollFd::new(&self.wake, PollFlags::IN)];
-        fds.push(self.rendezvous.poll_fd());
+        fds.extend(self.rendezvous.as_ref().map(Rendezvous::poll_fd));
         let appeared = self.newcomers.as_ref().and_then(Newcomers::fd);
         fds.extend(appeared.map(|fd| PollFd::new(fd, PollFlags::IN)));
         fds.extend(
             self.session.targets.iter().map(|target| PollFd::new(&target.client, PollFlags::IN)),
         );
         fds.extend(self.child_fd.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        let mut timeout = DRAIN_EVERY;
-        if let Some(deadline) = deadline {
-            timeout = timeout.min(deadline.saturating_duration_since(Instant::now()));
-        }
-        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(Failure::new(format!("cannot poll: {}", reason(&error.into())))),
-        }
+        nap(&mut fds, deadline)
     }
 
     /// Lets processes come and go.
     fn meet(&mut self) {
-        if self.rendezvous.accept() {
+        let Some(rendezvous) = &mut self.rendezvous else { return };
+        if rendezvous.accept() {
             self.progress.note("warning: no descriptor is left for another process: it is recorded, but out of reach");
             self.progress.note(&format!("hint: {}", crate::error::MORE_FILES));
         }
@@ -297,7 +322,7 @@ impl Recording {
             newcomers.look();
         }
         let attached = self.newcomers.iter().flat_map(Newcomers::attached);
-        for greeted in self.rendezvous.joined().chain(attached) {
+        for greeted in rendezvous.joined().chain(attached) {
             match greeted {
                 Ok(client) => self.session.join(client),
                 // Ended or stopped already: it recorded without us.
@@ -317,7 +342,7 @@ impl Recording {
         if self.session.joined > 0 || self.sink.processes > 0 {
             self.lonely = None;
         } else if since.elapsed() >= LONELY && self.child.is_some() {
-            self.lonely = None;
+            (self.lonely, self.told_lonely) = (None, true);
             let name = &self.name;
             self.progress.note(&format!("warning: nothing of {name} has joined the recording yet"));
             self.progress.note(&format!("hint: {NOT_JOINED}"));
@@ -345,7 +370,7 @@ impl Recording {
                 if !stopping.told && stopping.since.elapsed() >= LAST_WORDS {
                     stopping.told = true;
                     self.progress.note(&format!(
-                        "waiting for {} to end; Ctrl-C again ends the recording without it",
+                        "waiting for {} to end; Ctrl-C again leaves it running",
                         self.name
                     ));
                 }
@@ -412,5 +437,18 @@ impl Recording {
             self.gone = Some(Gone { told: true, ..gone });
         }
         true
+    }
+}
+
+/// Sleeps until something happens, the deadline has come, or it is time to drain.
+fn nap(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<()> {
+    let mut timeout = DRAIN_EVERY;
+    if let Some(deadline) = deadline {
+        timeout = timeout.min(deadline.saturating_duration_since(Instant::now()));
+    }
+    let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(Failure::new(format!("cannot poll: {}", reason(&error.into())))),
     }
 }

@@ -133,7 +133,7 @@ impl Sink {
         self.bytes = trace.summary().bytes;
         self.trace = Some(trace);
         // Perhaps somebody took away what was written before, too.
-        if self.broken { self.check().and(written) } else { written }
+        if self.broken { self.check(true).and(written) } else { written }
     }
 
     /// Removes the files of a trace without events, and the directory if it was made for them.
@@ -158,16 +158,20 @@ impl Sink {
         trace.set_losses(&losses)
     }
 
-    /// Whether the directory still has everything that was written. When it has not, what is gone
-    /// counts as lost, and nothing more is written.
+    /// Whether the directory still has everything that was written; `all` looks at every packet. When
+    /// it has not, what is gone counts as lost, and nothing more is written. A directory that was moved
+    /// is followed.
     ///
     /// # Errors
-    /// The first file that somebody removed, replaced or truncated.
-    pub(crate) fn check(&mut self) -> std::result::Result<(), StoreError> {
+    /// The first file that somebody removed, replaced, truncated or changed.
+    pub(crate) fn check(&mut self, all: bool) -> std::result::Result<(), StoreError> {
         if self.recounted {
             return Ok(());
         }
-        let checked = self.trace.as_ref().map_or(Ok(()), TraceWriter::check);
+        let checked = self.trace.as_mut().map_or(Ok(()), |trace| trace.check(all));
+        if let Some(trace) = self.trace.as_ref().filter(|trace| trace.dir() != self.dir) {
+            trace.dir().clone_into(&mut self.dir);
+        }
         if checked.is_err() {
             (self.broken, self.recounted) = (true, true);
             self.recount();

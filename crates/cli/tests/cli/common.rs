@@ -204,7 +204,7 @@ fn junk() {
     let session = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let size = session.metadata().unwrap().len();
     let mut bytes = vec![0; usize::try_from(size).unwrap()];
-    for seq in (1..6).map(|round| round * 0x0123_4567) {
+    for seq in (1..31).map(|round| round * 0x0123_4567) {
         (0..200).for_each(|_| tick(seq));
         session.read_exact_at(&mut bytes, 0).unwrap();
         let needle = [&seq.to_le_bytes()[..], b"\x06\0\0\0a note"].concat();

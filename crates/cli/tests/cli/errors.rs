@@ -125,6 +125,11 @@ fn u1_patterns_that_match_nothing() {
         &format!("error: no trace point of any process of yours matches 'probe:tik'\n{hint}*"),
     );
     check(
+        &["list", "-p", &pid, "probe:tik"],
+        3,
+        &format!("error: no trace point of {who} matches 'probe:tik'\n{hint}*"),
+    );
+    check(
         &["disable", "probe:tik", "-p", &pid],
         3,
         &format!("error: no trace point of {who} matches 'probe:tik'\n{hint}*"),

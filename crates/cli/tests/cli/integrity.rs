@@ -117,11 +117,46 @@ fn a_record_that_swallows_others_is_noticed() {
     let to_end = bytes.len() / 10 - 88;
     bytes[88 + 12..88 + 16].copy_from_slice(&u32::try_from(to_end).unwrap().to_le_bytes());
     fs::write(&path, bytes).unwrap();
-    let want = "28 of 30 events are there";
-    for args in [&["stat", "t"][..], &["report", "t"], &["export", "--perfetto", "out", "t"]] {
+    let want = "cpu_0 at byte 88: 28 of 30 events are there: the record here hides others\n";
+    for args in [
+        &["stat", "t"][..],
+        &["report", "t"],
+        &["export", "--perfetto", "out", "t"],
+        &["recover", "t"],
+    ] {
         let ran = run(dir.path(), args);
         assert!(ran.code == 6 && ran.stderr.contains(want), "{args:?} {ran:?}");
     }
+}
+
+/// A value that is none: each of the readers shows the event, and is no success.
+#[test]
+fn a_value_that_does_not_fit_is_noticed_by_every_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), |_| {});
+    let path = dir.path().join("t/cpu_0");
+    let mut bytes = fs::read(&path).unwrap();
+    // The second record is cut short inside its value; its padding keeps the others in place.
+    let at = 88 + 32 + 12;
+    bytes[at..at + 4].copy_from_slice(&30_u32.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let want = "cpu_0 at byte 120: an event does not fit its description\n";
+    for args in [
+        &["stat", "t"][..],
+        &["report", "t"],
+        &["report", "--json", "t"],
+        &["report", "t", "--where", "seq > 5"],
+        &["export", "--perfetto", "out", "t"],
+        &["recover", "t"],
+    ] {
+        let ran = run(dir.path(), args);
+        assert!(ran.code == 6 && ran.stderr.contains(want), "{args:?} {ran:?}");
+    }
+    let report = run(dir.path(), &["report", "t"]);
+    assert_eq!(
+        (report.stdout.matches("<malformed>").count(), report.stdout.lines().count()),
+        (1, 60)
+    );
 }
 
 #[test]
@@ -211,6 +246,42 @@ fn streams_that_are_truncated_meanwhile_are_noticed() {
     change(half, "was truncated while it was being written", true);
 }
 
+#[test]
+fn streams_that_are_truncated_and_grow_again_are_noticed() {
+    let regrown = |trace: &Path| {
+        for name in names(trace).iter().filter(|name| name.starts_with("cpu_")) {
+            let file = fs::File::options().write(true).open(trace.join(name)).unwrap();
+            let len = file.metadata().unwrap().len();
+            // Not within the clock tick of the recorder's own write.
+            sleep(Duration::from_millis(20));
+            file.set_len(len / 2).unwrap();
+            file.set_len(len.max(file.metadata().unwrap().len())).unwrap();
+        }
+    };
+    change(regrown, "while it was being written", true);
+}
+
+/// A directory that is moved is the same trace: nothing of it is lost, and nothing counts twice.
+#[test]
+fn a_directory_that_is_moved_meanwhile_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::start("paced:1000");
+    let recording = start(dir.path(), &["-p", &target.pid()]);
+    sleep(Duration::from_millis(600));
+    fs::rename(dir.path().join("t"), dir.path().join("elsewhere")).unwrap();
+    sleep(Duration::from_millis(1500));
+    kill(&recording.child, Signal::INT);
+    let ran = recording.finish();
+    let ((events, lost), place) = (verdict(&ran), dir.path().join("elsewhere"));
+    assert!(ran.code == 0 && lost == 0 && events > 1000, "{ran:?}");
+    assert!(ran.verdict().ends_with(&format!(" in {}", place.display())), "{ran:?}");
+    assert!(ran.stderr.contains("t was moved: recording on into "), "{ran:?}");
+    assert_eq!(names(dir.path()), ["elsewhere"]);
+    let report = run(dir.path(), &["report", "elsewhere"]);
+    let lines = report.stdout.lines().count() as u64;
+    assert_eq!((report.code, lines, report.stderr.as_str()), (0, events, ""), "{ran:?}");
+}
+
 /// A PID namespace hides the recorder's /proc: the process is found by its socket.
 #[test]
 fn a_command_in_a_pid_namespace_joins() {
@@ -243,7 +314,9 @@ fn a_command_without_an_agent_is_told_within_a_second() {
     assert!(took < Duration::from_millis(1500), "{took:?}");
     let mut rest = String::new();
     stderr.read_to_string(&mut rest).unwrap();
-    assert!(rest.starts_with("hint: it joins when it calls `owlet::init()`; "), "{rest}");
+    let hint = "hint: it joins when it calls `owlet::init()`; ";
+    assert!(rest.starts_with(hint) && rest.matches(hint).count() == 1, "{rest}");
+    assert!(rest.contains("no event was recorded: no process joined"), "{rest}");
     assert_eq!(child.wait().unwrap().code(), Some(4));
 }
 

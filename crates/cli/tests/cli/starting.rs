@@ -84,8 +84,67 @@ fn u1_a_level_that_leaves_a_command_nothing_says_so() {
     let ran = record_command(dir.path(), "burst:10", &["--level", "error"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     let why = "warning: no event was recorded: no trace point was switched on in 1 process\n\
-               hint: `-e` and `--level error` chose none of its trace points";
+               hint: `--level error` chose none of its trace points";
     assert!(ran.stderr.contains(why), "{ran:?}");
+}
+
+#[test]
+fn u1_options_that_were_not_given_are_not_named() {
+    for (args, named) in [
+        (&["-e", "no:such"][..], "`-e`"),
+        (&["--where", "no_such > 5"], "`--where`"),
+        (
+            &["-e", "no:such", "--level", "info", "--where", "seq > 1"],
+            "`-e`, `--level info` and `--where`",
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let ran = record_command(dir.path(), "burst:10", args);
+        let why = format!(
+            "warning: no event was recorded: no trace point was switched on in 1 process\n\
+             hint: {named} chose none of its trace points"
+        );
+        assert!(ran.code == 4 && ran.stderr.contains(&why), "{ran:?}");
+    }
+}
+
+#[test]
+fn u1_a_pattern_that_leaves_out_is_named_as_it_was_given() {
+    let target = Target::start("paced:1000");
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["record", "-o", "t", "-p", &target.pid(), "--wait", "-e", "!probe:tik"];
+    let ran = run(dir.path(), &[&args[..], &["--duration", "300ms"]].concat());
+    let want =
+        "warning: no trace point matches '!probe:tik' yet; one that appears later is left out\n";
+    assert!(ran.code == 0 && ran.stderr.starts_with(want), "{ran:?}");
+}
+
+/// Hits are counted for all sessions together: another one's are none of ours.
+#[test]
+fn u1_another_recorders_events_are_not_taken_for_ours() {
+    let target = Target::start("paced:1000");
+    let pid = target.pid();
+    let other = tempfile::tempdir().unwrap();
+    let recording = crate::record::start(other.path(), &["-p", &pid]);
+    let said = |args: &[&str]| {
+        let dir = tempfile::tempdir().unwrap();
+        let args = [&["record", "-o", "t", "-p", &pid, "--duration", "300ms"], args].concat();
+        let ran = run(dir.path(), &args);
+        assert_eq!(ran.code, 4, "{ran:?}");
+        ran.stderr
+    };
+    for args in [&["-e", "probe:never"][..], &["-e", "probe:never", "--where", "a > 5"]] {
+        let said = said(args);
+        let want = "1 trace point on in 1 process, hits 0\nhint: the code at these trace points did not run";
+        assert!(said.contains(want), "{args:?}: {said}");
+    }
+    let said = said(&["--where", "seq > 999999999"]);
+    assert!(
+        said.contains("hint: the trace points were hit, but --where let nothing pass"),
+        "{said}"
+    );
+    crate::common::kill(&recording.child, rustix::process::Signal::INT);
+    assert_eq!(recording.finish().code, 0);
 }
 
 #[test]

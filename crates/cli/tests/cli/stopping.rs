@@ -1,9 +1,10 @@
 //! Signals to a recording that has started a command: the command gets them too, is waited for, and
 //! its status is the recording's.
 
-use crate::common::{Target, finish, kill, owlet};
+use crate::common::{Target, finish, kill, owlet, run};
 use crate::record::verdict;
 use rustix::process::Signal;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -76,4 +77,44 @@ fn a_second_signal_ends_the_recording_of_a_command_that_ignores_the_first() {
     let ran = finish(child);
     assert_eq!((ran.code, verdict(&ran)), (128 + 2, (0, 0)), "{ran:?}");
     assert!(ran.stderr.contains("goes on without being recorded"), "{ran:?}");
+}
+
+/// A recording that fails says so at once, switches its trace points off, and still waits for the
+/// command, to which it passes signals on.
+#[test]
+fn a_command_outlives_a_recording_that_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "trap 'touch got; kill $!; exit 7' TERM; \"$@\" & wait";
+    let mut command =
+        owlet(dir.path(), &["record", "-o", "t", "--", "/bin/sh", "-c", script, "sh"]);
+    command.args(Target::words()).env("OWLET_TEST_TARGET", "paced:1000");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    sleep(Duration::from_millis(800));
+    std::fs::remove_dir_all(dir.path().join("t")).unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("sh goes on without being recorded; its end is waited for\n") {
+        assert!(stderr.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    let cause = "error: recording ended early: t: the directory was removed while";
+    assert!(said.starts_with(cause), "{said}");
+    assert!(child.try_wait().unwrap().is_none());
+    // Nobody records the program any more.
+    let list = run(dir.path(), &["list", "--json", "-p", &descendant(&child)]);
+    assert!(list.code == 0 && list.stdout.contains("\"enabled\":false"), "{list:?}");
+    assert!(!list.stdout.contains("\"enabled\":true"), "{list:?}");
+    kill(&child, Signal::TERM);
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
+    assert!(dir.path().join("got").exists(), "{said}");
+    let rest = said.split("is waited for\n").nth(1).unwrap();
+    assert!(rest.starts_with("the command exited with status 7\n"), "{said}");
+    assert!(rest.contains("\nrecorded 0 events, lost ") && rest.contains("removed "), "{said}");
+}
+
+/// The process that the command of a recording has started.
+fn descendant(recorder: &Child) -> String {
+    let children =
+        |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children(children(&recorder.id().to_string()).trim()).trim().to_owned()
 }

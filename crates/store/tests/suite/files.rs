@@ -14,6 +14,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 fn create_error(dir: &Path) -> ErrorKind {
     let error = TraceWriter::create(dir, &meta()).unwrap_err();
@@ -141,25 +143,72 @@ fn files_that_change_meanwhile_are_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
         let file = path.join(name);
-        let writer = write_ticks(&path, 5);
-        writer.check().unwrap();
-        let told = |what: &str| {
-            let error = writer.check().unwrap_err();
+        let mut writer = write_ticks(&path, 5);
+        writer.check(false).unwrap();
+        let told = |writer: &mut owlet_store::TraceWriter, what: &str| {
+            let error = writer.check(false).unwrap_err();
             assert_eq!((error.kind, error.path.as_path()), (ErrorKind::Changed, file.as_path()));
             assert!(error.what.starts_with(what), "{error}");
         };
         let content = fs::read(&file).unwrap();
         fs::File::options().write(true).open(&file).unwrap().set_len(10).unwrap();
-        told("was truncated");
+        told(&mut writer, "was truncated");
         fs::write(&file, &content).unwrap();
-        writer.check().unwrap();
+        writer.check(false).unwrap();
+        // Cut, and grown again by zeros: not within the clock tick of our own write.
+        sleep(Duration::from_millis(30));
+        let grown = fs::File::options().write(true).open(&file).unwrap();
+        grown.set_len(content.len() as u64 / 2).unwrap();
+        grown.set_len(content.len() as u64).unwrap();
+        told(&mut writer, "was changed by somebody else");
+        fs::write(&file, &content).unwrap();
+        writer.check(true).unwrap();
         fs::rename(&file, path.join("aside")).unwrap();
-        told("was removed");
+        told(&mut writer, "was removed");
         fs::copy(path.join("aside"), &file).unwrap();
-        told("was replaced");
+        told(&mut writer, "was replaced");
         fs::remove_dir_all(&path).unwrap();
-        assert!(writer.check().unwrap_err().what.starts_with("the directory was removed"));
+        assert!(writer.check(false).unwrap_err().what.starts_with("the directory was removed"));
     }
+}
+
+/// What the last unit does not show, because more was appended since, the packets' headers do.
+#[test]
+fn a_hole_in_a_stream_is_found_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = write_ticks(&dir.path().join("t"), 5);
+    writer.check(true).unwrap();
+    let file = fs::File::options().write(true).open(dir.path().join("t/cpu_0")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 8], 0).unwrap();
+    writer.check(false).unwrap();
+    let error = writer.check(true).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Changed);
+    assert!(error.what.starts_with("was changed by somebody else"), "{error}");
+}
+
+/// A directory that is moved takes its trace along, streams to come included.
+#[test]
+fn a_directory_that_is_moved_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let mut writer = write_ticks(&at("a"), 5);
+    fs::rename(at("a"), at("b")).unwrap();
+    // Another one in its place.
+    fs::create_dir(at("a")).unwrap();
+    for cpu in [0, 5] {
+        let mut run = Vec::new();
+        push(&mut run, 9000, 1, 101, &tick_payload(7, b"moved"));
+        writer.append_packet(StreamName::cpu(cpu), &packet(&run, 9000, 9000, 0)).unwrap();
+    }
+    writer.check(true).unwrap();
+    assert_eq!(writer.dir(), at("b"));
+    fs::rename(at("b"), at("c")).unwrap();
+    writer.finish().unwrap();
+    assert!(fs::read_dir(at("a")).unwrap().next().is_none());
+    let trace = TraceReader::open(&at("c")).unwrap();
+    assert!(trace.finished() && trace.problems().is_empty(), "{:?}", trace.problems());
+    let names: Vec<_> = trace.streams().iter().map(|info| info.name.to_string()).collect();
+    assert!(names.contains(&"cpu_5".to_owned()), "{names:?}");
 }
 
 /// A trace that is being recorded says so, and is not repaired.
@@ -234,7 +283,8 @@ fn descriptors_are_bounded() {
                 let time = 1000 + round;
                 push(&mut run, time, 1, 101, &tick_payload(round, b""));
                 let _ = writer.append_packet(stream, &packet(&run, time, time, 0)).unwrap();
-                assert!(open() <= 64 + 3, "{}", open());
+                // The directory, and its three files that are no streams.
+                assert!(open() <= 64 + 4, "{}", open());
             }
         }
     }
