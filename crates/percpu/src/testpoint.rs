@@ -15,6 +15,37 @@ pub enum Point {
     BetweenSums,
     /// A grace period has flipped the index.
     AfterFlip,
+    /// The worker has found nothing to do, and does not sleep yet.
+    BeforeSleep,
+    /// The worker has said that it lets go of a domain, and has not asked for the last time.
+    BeforeLastLook,
+    /// A callback is queued, and its poster has not looked whether the worker knows.
+    AfterLink,
+    /// A collection has begun, and has not looked for what is queued.
+    BeforeCollect,
+    /// A thread has a record of its own and has not said anything in it.
+    AfterClaim,
+    /// A thread has read the clock and not yet said that it was quiet then.
+    BeforeMark,
+    /// A grace period has found a record quiet and not yet gone on to the next.
+    BetweenRecords,
+}
+
+impl Point {
+    /// All there are.
+    pub const ALL: [Self; 11] = [
+        Self::BeforeAtomicEntry,
+        Self::BeforeAtomicAdd,
+        Self::BetweenSums,
+        Self::AfterFlip,
+        Self::BeforeSleep,
+        Self::BeforeLastLook,
+        Self::AfterLink,
+        Self::BeforeCollect,
+        Self::AfterClaim,
+        Self::BeforeMark,
+        Self::BetweenRecords,
+    ];
 }
 
 /// What to do at a point.

@@ -28,6 +28,7 @@
 //! Proved by `tests/loom.rs` (the models `worker_..`).
 
 use owlet_percpu::atomic::{AtomicU32, AtomicUsize, Ordering};
+use owlet_percpu::testpoint::{Point, reached};
 
 use crate::gate::{Gate, Kernel};
 
@@ -95,6 +96,7 @@ impl Link {
         self.0.store(IDLE, Ordering::Release);
         // [T] pairs with [S] in offer(). Without it: as there.
         kernel.fence();
+        reached(Point::BeforeLastLook);
         // Mutant M20: no second look.
         if owlet_percpu::planted!("M20") {
             return None;
@@ -176,6 +178,7 @@ impl Pokes {
     pub fn sleep(&self, kernel: &impl Kernel, gate: &Gate, seen: u32, changed: impl Fn() -> bool) {
         // Mutant M20: no second look before the sleep.
         let poked = || self.count.load(Ordering::Relaxed) != seen && !owlet_percpu::planted!("M20");
+        reached(Point::BeforeSleep);
         gate.sleep_unless(kernel, || poked() || changed());
     }
 }

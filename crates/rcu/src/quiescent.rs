@@ -41,6 +41,7 @@
 //! registry run it with records that change hands. Torture runs the machine's own.
 
 use owlet_percpu::atomic::{AtomicU64, Ordering};
+use owlet_percpu::testpoint::{Point, reached};
 
 use crate::registry::{List, Records};
 
@@ -121,7 +122,9 @@ impl Mark {
     /// From here on grace periods wait for this thread. Owner only.
     #[inline]
     pub fn online(&self, clock: &Clock, f: &impl Fences) {
-        self.seen.store(clock.now(), Ordering::Relaxed);
+        let now = clock.now();
+        reached(Point::BeforeMark);
+        self.seen.store(now, Ordering::Relaxed);
         // [Q1] Full: pairs with [Q2] in begin(). A walk that finds us offline is before this, and
         // what it unpublished is seen below. Without it: the mark is in the store buffer while the
         // section reads the old pointer.
@@ -156,6 +159,7 @@ impl Mark {
         f.acquire(Letter::Q3);
         // [Q4] as in offline().
         f.release(Letter::Q4);
+        reached(Point::BeforeMark);
         self.seen.store(now, Ordering::Relaxed);
     }
 
@@ -218,6 +222,7 @@ impl Scan {
             if !unknown && !record.mark.is_quiet(self.target) {
                 return false;
             }
+            reached(Point::BetweenRecords);
             self.at.advance(f);
         }
         // [Q5] Acquire: pairs with [Q4]. Without it: the caller frees ahead of the last use.

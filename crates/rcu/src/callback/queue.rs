@@ -59,6 +59,7 @@
 use core::ptr::NonNull;
 
 use owlet_percpu::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use owlet_percpu::testpoint::{Point, reached};
 
 use super::head::{Callback, Head, Posting, Taken};
 use crate::gate::{Gate, Kernel};
@@ -381,6 +382,7 @@ impl Queue {
         // a barrier that comes after us looks at the number. Without it: we see the call that a
         // collection answers which does not see the head.
         p.fence(Letter::C1);
+        reached(Point::AfterLink);
         if full || urgency == Urgency::Hurry {
             self.hurry();
             return if full { Pushed::Full } else { Pushed::Ring };

@@ -38,6 +38,8 @@ pub(crate) mod pool;
 
 use owlet_percpu::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use owlet_percpu::testpoint::{Point, reached};
+
 use crate::quiescent::{Fences, Letter, Mark};
 
 /// Records of a chunk: what fits a page beside the chunk's header.
@@ -111,6 +113,7 @@ impl Record {
             // [Q7] Acquire: pairs with the release in give_back(). Without it: the last owner's
             // "offline" lands after our "online", and no grace period waits for us.
             f.acquire(Letter::Q7);
+            reached(Point::AfterClaim);
         }
         free
     }

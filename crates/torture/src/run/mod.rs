@@ -289,6 +289,7 @@ fn report<F: Flavour>(options: &Options, stalled: bool) -> Report {
         ages: std::array::from_fn(|age| world::HISTOGRAM[age].load(Ordering::Relaxed)),
         faults: owned(Fault::list()),
         counts: owned(Count::list()),
+        delays: owned(delays::list()),
         grace_periods: cost.grace_periods,
         membarriers: cost.membarriers,
         sleeps: cost.sleeps,

@@ -25,6 +25,8 @@ pub(crate) struct Report {
     /// What must not happen, where it happened.
     pub(crate) faults: Vec<(String, u64)>,
     pub(crate) counts: Vec<(String, u64)>,
+    /// How often threads were held up at each of the library's dangerous instants.
+    pub(crate) delays: Vec<(String, u64)>,
     pub(crate) grace_periods: u64,
     pub(crate) membarriers: u64,
     pub(crate) sleeps: u64,
@@ -62,6 +64,9 @@ impl fmt::Display for Report {
         )?;
         for (name, n) in &self.counts {
             write!(f, " {name}={n}")?;
+        }
+        for (point, n) in &self.delays {
+            write!(f, " at:{point}={n}")?;
         }
         Ok(())
     }

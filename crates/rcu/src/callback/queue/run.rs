@@ -1,5 +1,7 @@
 //! The worker's part of a queue: collecting, running, and taking over after a fork.
 
+use owlet_percpu::testpoint::{Point, reached};
+
 use super::{
     AtomicU64, Head, Kernel, Letter, Need, NonNull, Ordering, Periods, Queue, SEGMENTS, Segment,
     Taken,
@@ -145,6 +147,7 @@ impl Queue {
         // [C2] pairs with [C1]: who finds the old `calls` or the old number has its head
         // seen below. Without it: a head is in a shard, and nobody is going to tell the worker.
         p.fence(Letter::C2);
+        reached(Point::BeforeCollect);
         let mut taken = None;
         for (place, shard) in self.shards.iter().enumerate() {
             let mut top = shard.top.load(Ordering::Relaxed);
