@@ -20,6 +20,9 @@ use crate::worker::{self, Ticket};
 /// The library's worker thread wakes the task. Where no thread can be made, each poll tries again to
 /// make one, goes on with the grace period itself as far as that goes without waiting, pauses for a
 /// tenth of a millisecond, and wakes its own task.
+///
+/// In a forked child, what waits since before the fork has to be polled once more; from then on it is
+/// woken as usual.
 #[must_use = "futures do nothing unless awaited"]
 #[derive(Debug)]
 pub struct Synchronize<'a> {

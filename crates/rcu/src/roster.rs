@@ -131,8 +131,7 @@ impl Roster {
 
     /// The calling thread's registrations that grace periods wait for.
     pub(crate) fn own(&self) -> impl Iterator<Item = &'static Record> {
-        let me = pool::identity();
-        self.list.iter().filter(move |record| record.owner() == me && record.mark.is_online())
+        self.list.iter().filter(|record| record.is_mine() && record.mark.is_online())
     }
 
     /// True if the calling thread is online; true without the checks.
@@ -274,8 +273,7 @@ impl Aside {
 impl Drop for Aside {
     fn drop(&mut self) {
         let Some(roster) = self.0 else { return };
-        let me = pool::identity();
-        for record in roster.list.iter().filter(|record| record.owner() == me) {
+        for record in roster.list.iter().filter(|record| record.is_mine()) {
             if record.set_aside(false) {
                 check::enter(&roster.engine);
                 record.mark.online(&roster.clock, &Real);

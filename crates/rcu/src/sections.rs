@@ -2,7 +2,8 @@
 //!
 //! A thread gets a record when it first enters a section, with room for [`SLOTS`] sections at a time;
 //! those beyond go unrecorded. Records are linked into one list for ever; that of a thread that has
-//! ended is taken over by the next. Async-signal-safe without the feature; with it, entering a section
+//! ended is taken over by the next, once none of its sections is open any more: until then it says who
+//! left them behind. Async-signal-safe without the feature; with it, entering a section
 //! allocates and captures a stack.
 //!
 //! A section moved to another thread stays in the taker's record until it ends.
@@ -20,6 +21,8 @@ use crate::held;
 
 /// True if sections are recorded.
 const ON: bool = cfg!(any(debug_assertions, feature = "stacks"));
+/// What a section is called whose thread has ended: it was forgotten, or its guard is elsewhere.
+const ENDED: &str = "orphaned section";
 /// Sections of a thread that are recorded at a time.
 const SLOTS: usize = 30;
 
@@ -81,7 +84,7 @@ pub(crate) fn holders(domain: &Engine, out: &mut Vec<Holder>) {
             out.push(Holder {
                 thread: process::name_of_thread(tid),
                 tid,
-                what: "section",
+                what: if process::thread_is_gone(tid) { ENDED } else { "section" },
                 age: Duration::from_nanos(now.saturating_sub(since)),
                 stack: slot.stack_text(),
             });
@@ -170,6 +173,7 @@ fn claim() -> Option<&'static Record> {
         let owner = record.owner.load(Ordering::Acquire);
         record.generation.load(Ordering::Relaxed) == now
             && owner != me
+            && record.slots.iter().all(|slot| slot.engine.load(Ordering::Acquire) == 0)
             && process::thread_is_gone(owner)
             && record.owner.compare_exchange(owner, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };

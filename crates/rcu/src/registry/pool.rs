@@ -148,6 +148,12 @@ pub(crate) fn prune() {
 }
 
 impl Record {
+    /// True if the calling thread registered. A thread that has ended without giving its record back may
+    /// have left its address to this one, but not its number.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.owner() == identity() && self.tid() == ME.with(Cell::get)
+    }
+
     /// True if the thread that registered has ended without giving the record back. A system call.
     pub(crate) fn is_orphan(&self) -> bool {
         let tid = self.tid();

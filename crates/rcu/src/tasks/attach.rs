@@ -13,7 +13,6 @@
 use core::cell::RefCell;
 
 use crate::registry::Record;
-use crate::registry::pool;
 use crate::roster::Roster;
 
 /// Registrations of the calling thread.
@@ -53,7 +52,6 @@ pub(super) fn record(roster: &'static Roster) -> Option<&'static Record> {
     });
     listed.unwrap_or_else(|_| {
         // Past our destructor.
-        let me = pool::identity();
-        roster.list.iter().find(|record| record.owner() == me)
+        roster.list.iter().find(|record| record.is_mine())
     })
 }

@@ -10,6 +10,11 @@
 //! | `BUSY` | the future's, which is exchanging it | `FREE` |
 //! | `TAKEN` | the waking thread's, for ever | |
 //! | `BUSY + TAKEN` | the future's, which finds that it has been woken | `TAKEN` |
+//!
+//! # Fork
+//! The worker may have slots in hand at a fork, or be exchanging one's state for a waker it has just
+//! taken out. In the child nobody has. So a future that is polled there for the first time puts down
+//! another slot; of the old one, nothing is expected but that it may wake once more.
 
 use core::cell::UnsafeCell;
 use core::panic::AssertUnwindSafe;
@@ -18,6 +23,8 @@ use core::task::Waker;
 use core::time::Duration;
 use std::panic::catch_unwind;
 use std::sync::Arc;
+
+use owlet_sys::fork::generation;
 
 use super::Need;
 use crate::engine::EngineRef;
@@ -73,18 +80,23 @@ impl Slot {
 
 /// A future's hold on its slot. Dropped: its waker is too.
 #[derive(Debug)]
-pub(crate) struct Ticket(Arc<Slot>);
+pub(crate) struct Ticket {
+    slot: Arc<Slot>,
+    /// Of the process in which it was put down.
+    generation: u64,
+}
 
 impl Ticket {
-    /// Another waker for the one put down before. False if somebody wakes, or has woken, that one.
+    /// Another waker for the one put down before. False if somebody wakes, or has woken, that one, or may
+    /// have had it in hand when this process was forked.
     pub(crate) fn exchange(&self, waker: &Waker) -> bool {
-        self.0.exchange(Some(waker.clone()))
+        self.generation == generation() && self.slot.exchange(Some(waker.clone()))
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.0.exchange(None);
+        self.slot.exchange(None);
     }
 }
 
@@ -110,7 +122,7 @@ impl Wakers {
         let slot = Arc::new(Slot { state: AtomicU32::new(FREE), waker });
         let next = core::ptr::null_mut();
         self.push_node(Box::new(Node { cookie, slot: slot.clone(), next }));
-        Ticket(slot)
+        Ticket { slot, generation: generation() }
     }
 
     fn push_node(&self, node: Box<Node>) {
