@@ -11,7 +11,8 @@
 //! |---|---|---|
 //! | a tag made by [`domain!`](crate::domain!) | [`Section<D>`] | does not compile |
 //! | `&Srcu`, `Arc<Srcu>` | [`SrcuGuard`] | panics in `read` (one comparison, in every build) |
-//! | `&ClassicSrcu`, `&TasksTrace` | theirs | likewise |
+//! | `&ClassicSrcu`, `&TasksTrace`, `Arc`s of them | theirs | likewise |
+//! | `&Qsbr`, `Arc<Qsbr>` | [`QsbrGuard`], of an online thread | likewise |
 //!
 //! # Publishing
 //! | letter | where | what |
@@ -41,6 +42,7 @@ use std::sync::Arc;
 use crate::callback::queue::Urgency;
 use crate::callback::{self, Head};
 use crate::domain::Domain;
+use crate::qsbr::{Qsbr, QsbrGuard, Visit};
 use crate::seq::Cookie;
 use crate::srcu::{ClassicGuard, ClassicSrcu, Srcu, SrcuGuard};
 use crate::tasks::{TasksTrace, TraceGuard};
@@ -113,16 +115,20 @@ impl<D> fmt::Debug for Section<D> {
 ///
 /// # Safety
 /// `covers` is true only for guards of the domain that `domain` returns, for as long as they live; and
-/// `enter` returns such a guard. A clone names the same domain.
+/// what `enter` returns is a section of it while it lives. A clone names the same domain.
 pub unsafe trait Home: Clone + Send + Sync {
-    /// A section of the domain.
+    /// A section of the domain, as readers have it.
     type Guard<'g>
+    where
+        Self: 'g;
+    /// A section of the domain, as the cell has it when it looks at its own value.
+    type Own<'g>
     where
         Self: 'g;
     /// The domain.
     fn domain(&self) -> &dyn Domain;
     /// Enters a section.
-    fn enter(&self) -> Self::Guard<'_>;
+    fn enter(&self) -> Self::Own<'_>;
     /// True if the guard is one of this domain.
     fn covers(&self, guard: &Self::Guard<'_>) -> bool;
     /// A share in the domain, if this has one: keeps it until a retired value has been freed.
@@ -134,6 +140,7 @@ pub unsafe trait Home: Clone + Send + Sync {
 // SAFETY: a `Section<D>` is only made by `D::read`, from D's own domain.
 unsafe impl<D: StaticDomain> Home for D {
     type Guard<'g> = Section<D>;
+    type Own<'g> = Section<D>;
 
     fn domain(&self) -> &dyn Domain {
         D::srcu()
@@ -151,19 +158,20 @@ unsafe impl<D: StaticDomain> Home for D {
 
 /// `Home` for references to a kind of domain; and, for the last argument, whatever else points to one.
 macro_rules! home {
-    ($domain:ty, $guard:ident, $($pointer:ty $(, $share:ident)?);*) => {
+    ($domain:ty, $guard:ident, $own:ident, $enter:ident, $($pointer:ty $(, $share:ident)?);*) => {
         $(
             // SAFETY: guards know their domain, which outlives them; the comparison is with ours.
             unsafe impl Home for $pointer {
                 type Guard<'g> = $guard<'g> where Self: 'g;
+                type Own<'g> = $own<'g> where Self: 'g;
 
                 fn domain(&self) -> &dyn Domain {
                     let domain: &$domain = self;
                     domain
                 }
 
-                fn enter(&self) -> $guard<'_> {
-                    self.read()
+                fn enter(&self) -> $own<'_> {
+                    self.$enter()
                 }
 
                 #[inline(always)]
@@ -180,9 +188,10 @@ macro_rules! home {
     };
 }
 
-home!(Srcu, SrcuGuard, &Srcu; Arc<Srcu>, share);
-home!(ClassicSrcu, ClassicGuard, &ClassicSrcu; Arc<ClassicSrcu>, share);
-home!(TasksTrace, TraceGuard, &TasksTrace; Arc<TasksTrace>, share);
+home!(Srcu, SrcuGuard, SrcuGuard, read, &Srcu; Arc<Srcu>, share);
+home!(ClassicSrcu, ClassicGuard, ClassicGuard, read, &ClassicSrcu; Arc<ClassicSrcu>, share);
+home!(TasksTrace, TraceGuard, TraceGuard, read, &TasksTrace; Arc<TasksTrace>, share);
+home!(Qsbr, QsbrGuard, Visit, visit, &Qsbr; Arc<Qsbr>, share);
 
 /// What has to outlive a node that is queued.
 type Keep = Option<Arc<dyn Any + Send + Sync>>;
@@ -285,7 +294,8 @@ impl<T: Send + Sync + 'static, D: Home> Rcu<T, D> {
     }
 
     /// Replaces the value by what `f` makes of it, and returns the old one. If somebody else was faster,
-    /// `f` is asked again, with theirs.
+    /// `f` is asked again, with theirs. In a [`Qsbr`] domain it registers the calling thread once more for
+    /// that time, whether that is online or not.
     pub fn update(&self, mut f: impl FnMut(&T) -> T) -> Retired<T, D> {
         let _guard = self.home.enter();
         loop {
@@ -328,8 +338,11 @@ impl<T: Send + Sync + 'static, D: Home> Drop for Rcu<T, D> {
 
 impl<T: Send + Sync + fmt::Debug + 'static, D: Home> fmt::Debug for Rcu<T, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let guard = self.home.enter();
-        f.debug_tuple("Rcu").field(self.read(&guard)).finish()
+        let _own = self.home.enter();
+        // [P0] as in read().
+        let node = self.node.load(Ordering::Acquire);
+        // SAFETY: as in read(); `_own` is of the cell's domain.
+        f.debug_tuple("Rcu").field(&unsafe { &*node }.value).finish()
     }
 }
 

@@ -105,11 +105,21 @@ pub struct Online<'r> {
     _thread: PhantomData<*mut ()>,
 }
 
-/// Proof that the thread is between two quiescent states, for as long as it is borrowed. Nothing at
-/// run time.
+/// Proof that the thread is between two quiescent states, for as long as it is borrowed. At run time it
+/// knows its domain, for [`Rcu`](crate::Rcu) cells to compare, and nothing else.
 #[must_use = "lasts as long as this"]
 pub struct QsbrGuard<'o> {
+    roster: &'static Roster,
     _online: PhantomData<&'o Online<'o>>,
+}
+
+/// A registration, online from its beginning to its end: how a cell looks at its own value.
+#[must_use = "lasts as long as this"]
+pub struct Visit<'d> {
+    roster: &'static Roster,
+    record: &'static Record,
+    _domain: PhantomData<&'d Qsbr>,
+    _thread: PhantomData<*mut ()>,
 }
 
 impl Qsbr {
@@ -153,6 +163,16 @@ impl Qsbr {
         let roster = self.roster();
         let record = roster.register();
         Reader { roster, record, _domain: PhantomData, _thread: PhantomData }
+    }
+
+    /// A section of the calling thread, whether it is registered or not.
+    pub(crate) fn visit(&self) -> Visit<'_> {
+        let roster = self.roster();
+        let record = roster.register();
+        check::enter(&roster.engine);
+        // [Q1] as in `quiescent`.
+        record.mark.online(&roster.clock, &Real);
+        Visit { roster, record, _domain: PhantomData, _thread: PhantomData }
     }
 
     /// Number of threads that ended while registered ([`core::mem::forget`], `pthread_exit` past the
@@ -219,7 +239,7 @@ impl Online<'_> {
     /// A section: lasts as long as what is read in it, at most to the next quiescent state. Free.
     #[inline(always)]
     pub fn read(&self) -> QsbrGuard<'_> {
-        QsbrGuard { _online: PhantomData }
+        QsbrGuard { roster: self.roster, _online: PhantomData }
     }
 
     /// Says: at this moment this thread uses nothing it has read. A load and a compare, and a store
@@ -253,6 +273,22 @@ impl Online<'_> {
     }
 }
 
+impl QsbrGuard<'_> {
+    /// True if this is a section of `domain`.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, domain: &Qsbr) -> bool {
+        core::ptr::eq(self.roster, domain.roster())
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        // [Q4] as in `quiescent`.
+        self.record.give_back(&Real);
+        check::leave(&self.roster.engine);
+    }
+}
+
 impl Drop for Online<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -271,6 +307,12 @@ impl fmt::Debug for Reader<'_> {
 impl fmt::Debug for Online<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Online").field("domain", &self.roster.engine.name()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Visit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Visit").field("domain", &self.roster.engine.name()).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Cells tied to a domain: what readers see, what becomes of old values, and what is refused.
 
+mod common;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use owlet_rcu::{
-    ClassicSrcu, Head, Rcu, Retired, Srcu, StaticDomain, TasksTrace, domain, wait_all,
+    ClassicSrcu, Head, Qsbr, Rcu, Retired, Srcu, StaticDomain, TasksTrace, domain, wait_all,
 };
 
 domain!(Config);
@@ -192,6 +194,44 @@ fn gp_14_guards_of_other_domains_are_refused() {
     assert_eq!(*cell.read(&one.read()), 1);
     assert!(refused(|| *cell.read(&two.read())));
     assert_eq!(cell.replace(2).wait(), 1);
+}
+
+/// GP-07, GP-14 with QSBR: a value lasts until its readers' next quiescent state, whoever replaces it;
+/// a guard is of one domain; updates and `Debug` look at the value in a section of their own.
+#[test]
+fn gp_07_cells_of_a_qsbr_domain() {
+    static DOMAIN: Qsbr = Qsbr::new();
+    let cell: Rcu<Pair, &Qsbr> = Rcu::with_domain(Pair::new(1), &DOMAIN);
+    let mut reader = DOMAIN.register();
+    let mut online = reader.online();
+    let section = online.read();
+    let seen = cell.read(&section);
+    // By this thread, which is online, and by one that has never registered.
+    let own = cell.update(|pair| Pair::new(pair.a + 1));
+    let others = thread::scope(|s| s.spawn(|| cell.update(|p| Pair::new(p.a + 1))).join());
+    let others = others.expect("no panic");
+    let cookie = DOMAIN.start_poll();
+    thread::sleep(common::SOON);
+    assert!(!DOMAIN.poll(cookie), "we still read it");
+    assert_eq!([seen.check(), own.check(), others.check()], [1, 1, 2]);
+    assert_eq!(cell.read(&online.read()).check(), 3);
+    let two = Qsbr::new();
+    let mut stranger = two.register();
+    let foreign = catch_unwind(AssertUnwindSafe(|| cell.read(&stranger.online().read()).check()));
+    assert!(foreign.is_err(), "a guard of another domain");
+    while !DOMAIN.poll(cookie) {
+        online.quiescent();
+    }
+    assert_eq!(online.offline(|| own.wait().check()), 1);
+    others.retire();
+    drop(online);
+    // A domain in an `Arc` lasts as long as what is retired in it.
+    let shared = Arc::new(Qsbr::new());
+    let counted = Arc::new(());
+    let cell = Rcu::with_domain(Pair2(counted.clone()), shared.clone());
+    drop(cell.update(|old| Pair2(old.0.clone())));
+    drop((cell, shared));
+    common::until("both are freed", || Arc::strong_count(&counted) == 1);
 }
 
 /// MU-03: heads on the caller's stack, on several domains, until all their callbacks have run.
