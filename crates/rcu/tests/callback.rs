@@ -1,5 +1,7 @@
 //! Callbacks and barriers, statement by statement (the ids are those of the acceptance list).
 
+mod common;
+
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -8,11 +10,9 @@ use std::sync::{Arc, Barrier, Mutex, MutexGuard, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::{Background, LATE, SOON, alone, in_background, until};
 use owlet_rcu::callback::{self, quiesce_all};
 use owlet_rcu::{Head, Srcu};
-
-const SOON: Duration = Duration::from_millis(100);
-const LATE: Duration = Duration::from_secs(60);
 
 /// The lazy window is the process's: tests that set it exclude those that rely on it.
 fn window(time: Duration) -> MutexGuard<'static, ()> {
@@ -76,7 +76,7 @@ fn cb_01_never_inside_the_queuing_section() {
     let outer = called.recv_timeout(SOON);
     assert!(outer.is_err(), "called while a section was open that began before");
     drop(section);
-    let name = called.recv_timeout(LATE).expect("called once the section has ended");
+    let name = called.ends("the section has ended");
     // CB-02.
     assert_eq!(name, "owlet-rcu");
 }
@@ -281,11 +281,17 @@ fn cb_06_flood() {
         unsafe { DOMAIN.call_head(NonNull::from(object).cast(), launder) };
     }
     let (calls, posts, most) = (Arc::new(AtomicU64::new(0)), AtomicU64::new(0), AtomicU64::new(0));
-    let until = Instant::now() + Duration::from_secs(3);
+    let least = || LAUNDERED.iter().map(Object::calls).min().unwrap_or_default();
+    let begun = Instant::now();
     thread::scope(|s| {
         for _ in 0..2 {
             s.spawn(|| {
-                while Instant::now() < until {
+                // For as long as it takes; and a little longer.
+                let on = |begun: Instant| {
+                    begun.elapsed() < Duration::from_secs(2)
+                        || least() < 3 && begun.elapsed() < LATE
+                };
+                while on(begun) {
                     for _ in 0..256 {
                         let calls = calls.clone();
                         DOMAIN.call(move || ignore(calls.fetch_add(1, Ordering::Relaxed)));
@@ -302,8 +308,7 @@ fn cb_06_flood() {
     let (most, stats) = (most.load(Ordering::Relaxed), DOMAIN.callback_stats());
     println!("{} posted, at most {most} pending, {stats:?}", posts.load(Ordering::Relaxed));
     assert!(most < 4 * callback::FLOOD_COUNT, "{most} pending");
-    let least = LAUNDERED.iter().map(Object::calls).min().unwrap_or_default();
-    assert!(least >= 3, "laundered {least} times");
+    assert!(least() >= 3, "laundered {} times", least());
     assert_eq!(stats.pending(), 0);
 }
 
@@ -321,16 +326,14 @@ fn cb_06_self_posting_does_not_starve_others() {
         GREEDY.call_hurry(go_on);
     }
     let modest = Srcu::new();
-    let begin = Instant::now();
     for _ in 0..20 {
         let (done, called) = mpsc::channel();
         modest.call_hurry(move || ignore(done.send(())));
-        called.recv_timeout(LATE).expect("called");
+        called.ends("a callback of a modest domain");
         GREEDY.barrier();
     }
     STOP.store(true, Ordering::Relaxed);
     quiesce_all(&[&GREEDY], 2);
-    println!("20 rounds in {:?}", begin.elapsed());
 }
 
 /// CB-07, and what mutant M20 fails: one callback at a time, posted at the instant at which the
@@ -339,16 +342,16 @@ fn cb_06_self_posting_does_not_starve_others() {
 fn cb_07_no_wakeup_is_lost() {
     let domain = Srcu::new();
     let turn = Arc::new(AtomicU64::new(0));
-    let until = Instant::now() + Duration::from_secs(4);
+    let enough = Instant::now() + Duration::from_secs(4);
     let mut round = 0;
-    while Instant::now() < until {
+    while Instant::now() < enough {
         round += 1;
         let theirs = turn.clone();
         domain.call_hurry(move || theirs.store(round, Ordering::Release));
         let begin = Instant::now();
         while turn.load(Ordering::Acquire) != round {
             let waited = begin.elapsed();
-            assert!(waited < Duration::from_secs(3), "round {round} was not called");
+            assert!(waited < LATE, "round {round} was not called");
             if waited > Duration::from_micros(50) {
                 thread::yield_now();
             }
@@ -361,6 +364,10 @@ fn cb_07_no_wakeup_is_lost() {
 
 #[test]
 fn cb_a_panic_ends_the_callback_only() {
+    // The hook is the process's.
+    if !alone("cb_a_panic_ends_the_callback_only") {
+        return;
+    }
     let domain = Srcu::new();
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -421,18 +428,11 @@ fn ba_01_does_not_wait_for_later_ones() {
     let first = domain.read();
     domain.call_hurry(|| {});
     let collected = domain.callback_stats().batches;
-    let (done, returned) = mpsc::channel();
-    thread::spawn({
+    let returned = in_background({
         let domain = domain.clone();
-        move || {
-            domain.barrier();
-            let _ = done.send(());
-        }
+        move || domain.barrier()
     });
-    let begin = Instant::now();
-    while domain.callback_stats().batches < collected + 1 && begin.elapsed() < LATE {
-        thread::yield_now();
-    }
+    until("collected", || domain.callback_stats().batches > collected);
     thread::sleep(SOON);
     // A later one, in a grace period that cannot end before its section does.
     let second = domain.read();
@@ -443,7 +443,7 @@ fn ba_01_does_not_wait_for_later_ones() {
     });
     assert!(returned.try_recv().is_err(), "did not wait for the first");
     drop(first);
-    returned.recv_timeout(LATE).expect("waits for the second");
+    returned.ends("waits for the second");
     assert!(!called.load(Ordering::Relaxed));
     drop(second);
     domain.barrier();
@@ -465,7 +465,7 @@ fn ba_01_waits_for_a_callback_in_flight() {
                 done.store(true, Ordering::Relaxed);
             }
         });
-        begins.recv_timeout(LATE).expect("called");
+        begins.ends("called");
         domain.barrier();
         assert!(done.load(Ordering::Relaxed), "the barrier returned while a callback was running");
     }
@@ -475,19 +475,17 @@ fn ba_01_waits_for_a_callback_in_flight() {
 fn ba_02_quiesce_waits_for_sections_and_callbacks() {
     let domain = Arc::new(Srcu::new());
     let section = domain.read();
-    let (done, returned) = mpsc::channel();
     let called = Arc::new(AtomicBool::new(false));
-    thread::spawn({
+    let returned = in_background({
         let (domain, called) = (domain.clone(), called.clone());
         move || {
             domain.call(move || called.store(true, Ordering::Relaxed));
             domain.quiesce();
-            let _ = done.send(());
         }
     });
-    assert!(returned.recv_timeout(SOON).is_err(), "did not wait for the section");
+    returned.goes_on("did not wait for the section");
     drop(section);
-    returned.recv_timeout(LATE).expect("returns");
+    returned.ends("the section has ended");
     assert!(called.load(Ordering::Relaxed));
     // Without anything queued it is still a grace period.
     let before = domain.stats().grace_periods;
@@ -534,7 +532,7 @@ fn ba_03_a_barrier_in_a_callback_is_an_error() {
         let wait = catch_unwind(|| DOMAIN.synchronize());
         let _ = done.send((barrier, wait.is_err()));
     });
-    let refused = refused.recv_timeout(LATE).expect("no deadlock");
+    let refused = refused.ends("no deadlock");
     assert!(refused.0);
     assert_eq!(refused.1, cfg!(debug_assertions));
 }
@@ -594,6 +592,6 @@ fn sr_13_a_dropped_domain_s_callbacks_are_called() {
         assert_eq!(next.callback_stats().queued, 1);
     }
     for _ in 0..20 {
-        called.recv_timeout(LATE).expect("called");
+        called.ends("called");
     }
 }

@@ -1,52 +1,19 @@
 //! BA-05: callbacks in forked children. The whole file is one test, so that nobody else's thread holds
 //! the allocator's lock while a child is made past the handlers.
 
+mod common;
+
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use common::Background;
+use common::fork::{How, comes_true, ended_well, exit, fork, in_child, reap};
 use owlet_rcu::{Head, Srcu, callback};
 
 static DOMAIN: Srcu = Srcu::new();
-
-/// Forks, or clones past the handlers. 0 in the child, which ends after ten seconds at the latest.
-fn fork(raw: bool) -> i32 {
-    let pid = if raw {
-        // SAFETY: fork without handlers; the child leaves by _exit.
-        unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 }
-    } else {
-        // SAFETY: the child leaves by _exit.
-        unsafe { libc::fork() }
-    };
-    if pid == 0 {
-        // SAFETY: takes no pointers; ends a child that stalls.
-        unsafe { libc::alarm(10) };
-    }
-    pid
-}
-
-fn exit(well: bool) -> ! {
-    // SAFETY: ends the process at once.
-    unsafe { libc::_exit(i32::from(!well)) }
-}
-
-fn ended_well(pid: i32) -> bool {
-    let mut status = 0;
-    // SAFETY: `status` is a valid int.
-    let answer = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    answer == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-}
-
-/// Runs `child` in a forked child and says whether it ended, in time, with true.
-fn in_child(raw: bool, child: impl FnOnce() -> bool) -> bool {
-    let pid = fork(raw);
-    if pid == 0 {
-        exit(child());
-    }
-    ended_well(pid)
-}
 
 /// An object with a head, which knows that it was posted and how often it was called.
 #[repr(C)]
@@ -81,25 +48,25 @@ fn all_called_once(objects: &[Object]) -> bool {
 }
 
 /// Queued, and in the child's copy too.
-fn queued(window: Duration, raw: bool) {
+fn queued(window: Duration, how: How) {
     callback::set_lazy_window(window);
     let mine = objects(1000);
     post(mine);
-    let child = in_child(raw, || {
+    let child = in_child(how, || {
         DOMAIN.barrier();
         let inherited = all_called_once(mine);
         let own = objects(10);
         post(own);
         DOMAIN.barrier();
         // A grandchild's worker is the third.
-        let grandchild = in_child(false, || {
+        let grandchild = in_child(How::Fork, || {
             post(own);
             DOMAIN.barrier();
             own.iter().all(|o| o.calls.load(Ordering::Relaxed) == 2)
         });
         inherited && all_called_once(own) && all_called_once(mine) && grandchild
     });
-    assert!(child, "window {window:?}, raw {raw}");
+    assert!(child, "window {window:?}, {how:?}");
     DOMAIN.barrier();
     assert!(all_called_once(mine), "the parent's");
 }
@@ -118,19 +85,16 @@ fn waiting() {
     let mine = objects(1000);
     post(mine);
     thread::sleep(Duration::from_millis(50));
-    let child = in_child(false, || {
+    let child = in_child(How::Fork, || {
         DOMAIN.barrier();
         all_called_once(mine)
     });
     assert!(child);
     // Nobody waits at a barrier in this one: its worker starts with the first posting.
-    let lazily = in_child(false, || {
+    let lazily = in_child(How::Fork, || {
         let last = objects(1);
         post(last);
-        (0..5000).any(|_| {
-            thread::sleep(Duration::from_millis(1));
-            all_called_once(mine) && all_called_once(last)
-        })
+        comes_true(|| all_called_once(mine) && all_called_once(last))
     });
     assert!(lazily);
     assert!(mine.iter().all(|o| o.calls.load(Ordering::Relaxed) == 0), "the sitter is inside");
@@ -169,7 +133,7 @@ fn at_any_instant(rounds: usize) {
     for round in 0..rounds {
         // Anywhere in a round.
         thread::sleep(Duration::from_micros((round as u64 * 37) % 700));
-        let pid = fork(false);
+        let pid = fork(How::Fork);
         if pid == 0 {
             DOMAIN.barrier();
             let posted =
@@ -180,9 +144,7 @@ fn at_any_instant(rounds: usize) {
             // SAFETY: ends the process at once.
             unsafe { libc::_exit(if twice != 0 { 100 } else { never.min(50) as i32 }) };
         }
-        let mut status = 0;
-        // SAFETY: `status` is a valid int.
-        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        let status = reap(pid);
         assert!(libc::WIFEXITED(status), "round {round}: a child stalled");
         let code = libc::WEXITSTATUS(status);
         assert!(code != 100, "round {round}: called twice");
@@ -199,27 +161,27 @@ fn at_any_instant(rounds: usize) {
 fn in_a_callback() {
     let (done, forked) = mpsc::channel();
     DOMAIN.call_hurry(move || {
-        let pid = fork(false);
+        let pid = fork(How::Fork);
         if pid == 0 {
             DOMAIN.call_hurry(|| exit(true));
         } else {
             let _ = done.send(ended_well(pid));
         }
     });
-    assert!(forked.recv_timeout(Duration::from_secs(20)).expect("answers"));
+    assert!(forked.ends("the callback"));
     DOMAIN.barrier();
 }
 
 #[test]
 fn ba_05_forked_children() {
-    queued(Duration::from_secs(3600), false);
-    queued(Duration::ZERO, false);
-    queued(Duration::from_secs(3600), true);
+    queued(common::NEVER, How::Fork);
+    queued(Duration::ZERO, How::Fork);
+    queued(common::NEVER, How::Raw);
     waiting();
     at_any_instant(400);
     in_a_callback();
     // A child that has nothing to wait for.
-    assert!(in_child(false, || {
+    assert!(in_child(How::Fork, || {
         DOMAIN.barrier();
         DOMAIN.quiesce();
         true

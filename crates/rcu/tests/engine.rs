@@ -1,54 +1,22 @@
 //! The engine's part of the acceptance list: polled cookies, several domains at once, expediting,
 //! async waits, reports.
 
+mod common;
+
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use common::{Background, LATE, SOON, alone, in_background, until, waiter};
 use owlet_rcu::stall::{self, Kind};
 use owlet_rcu::{
     ClassicSrcu, Cookie, Domain, FullCookie, Srcu, SrcuGuard, expedite, heavy_fences, wait_all,
     wait_all_expedited,
 };
-
-const SOON: Duration = Duration::from_millis(60);
-const LATE: Duration = Duration::from_secs(20);
-
-fn comes_true(what: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + LATE;
-    while !what() {
-        if Instant::now() > until {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    true
-}
-
-fn in_background<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
-    let (done, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let _ = done.send(f());
-    });
-    receiver
-}
-
-/// True in a process that runs the test `name` and nothing else; runs that process otherwise.
-fn alone(name: &str) -> bool {
-    if std::env::var_os("OWLET_TEST_ALONE").is_some() {
-        return true;
-    }
-    let exe = std::env::current_exe().expect("own path");
-    let mut again = std::process::Command::new(exe);
-    let output = again.args(["--exact", name]).env("OWLET_TEST_ALONE", "1").output().expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    false
-}
 
 #[test]
 fn po_01_a_snapshot_starts_nothing_and_start_poll_does() {
@@ -57,7 +25,7 @@ fn po_01_a_snapshot_starts_nothing_and_start_poll_does() {
     thread::sleep(SOON);
     assert!(!domain.poll(snapshot), "somebody ran a grace period that nobody asked for");
     let started = domain.start_poll();
-    assert!(comes_true(|| domain.poll(started)), "no progress without further calls");
+    until("no progress without further calls", || domain.poll(started));
     assert!(domain.poll(snapshot));
 }
 
@@ -76,7 +44,7 @@ fn po_09_expedited_start_poll() {
     }
     let before = domain.stats().expedited;
     let cookie = domain.start_poll_expedited();
-    assert!(comes_true(|| domain.poll(cookie)));
+    until("the worker's part", || domain.poll(cookie));
     assert_eq!(domain.stats().expedited, before + 1);
 }
 
@@ -91,12 +59,12 @@ fn po_02_no_cookie_comes_true_inside_the_section_it_was_taken_in() {
             let domain = domain.clone();
             move || domain.wait(cookie)
         });
-        let until = Instant::now() + Duration::from_millis(10);
-        while Instant::now() < until {
+        let soon = Instant::now() + Duration::from_millis(10);
+        while Instant::now() < soon {
             assert!(!domain.poll(cookie));
         }
         drop(section);
-        waiter.recv_timeout(LATE).expect("ends");
+        waiter.ends("the section has ended");
         for _ in 0..5 {
             assert!(domain.poll(cookie));
             domain.synchronize();
@@ -110,12 +78,7 @@ fn po_06_at_most_two_cookies_are_active() {
     let domain = Arc::new(Srcu::new());
     let mut taken = Vec::new();
     let section = domain.read();
-    let waiters: Vec<_> = (0..4)
-        .map(|_| {
-            let domain = domain.clone();
-            in_background(move || domain.synchronize())
-        })
-        .collect();
+    let waiters: Vec<_> = (0..4).map(|_| waiter(&domain)).collect();
     for _ in 0..50 {
         taken.push(domain.snapshot());
         thread::sleep(Duration::from_millis(1));
@@ -124,7 +87,7 @@ fn po_06_at_most_two_cookies_are_active() {
     active.dedup();
     assert!(active.len() <= Cookie::MAX_ACTIVE, "{active:?}");
     drop(section);
-    waiters.iter().for_each(|w| w.recv_timeout(LATE).expect("ends"));
+    waiters.iter().for_each(|w| w.ends("the section has ended"));
     assert!(domain.poll(Cookie::completed()));
     domain.wait(Cookie::completed());
     assert_eq!(domain.snapshot(), domain.snapshot(), "the same state is the same cookie");
@@ -154,69 +117,29 @@ fn po_07_full_cookies() {
     assert!(!foreign.unwrap_or(false), "a cookie of another domain");
 }
 
-/// PO-08: polling and taking cookies in a handler that interrupts anything.
-#[test]
-fn po_08_cookies_in_a_signal_handler() {
-    static DOMAIN: Srcu = Srcu::new();
-    static HANDLED: AtomicU64 = AtomicU64::new(0);
-    static LAST: Mutex<Option<Cookie>> = Mutex::new(None);
-    extern "C" fn handler(_: i32) {
-        let before = DOMAIN.snapshot();
-        assert!(!DOMAIN.poll(before) || DOMAIN.stats().grace_periods != 0);
-        HANDLED.fetch_add(1, Ordering::Relaxed);
-    }
-    // SAFETY: the handler only uses what is async-signal-safe.
-    unsafe { libc::signal(libc::SIGURG, handler as *const () as usize) };
-    // SAFETY: takes no arguments.
-    let me = unsafe { libc::pthread_self() } as usize;
-    thread::scope(|s| {
-        let sender = s.spawn(move || {
-            for _ in 0..500 {
-                // SAFETY: the target outlives the scope.
-                unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGURG) };
-                thread::sleep(Duration::from_micros(50));
-            }
-        });
-        while !sender.is_finished() {
-            DOMAIN.synchronize();
-            *LAST.lock().expect("no panic") = Some(DOMAIN.snapshot());
-        }
-    });
-    assert!(HANDLED.load(Ordering::Relaxed) > 0);
-}
-
-/// MU-01: the waits overlap. In each of six domains there is always a section of 60 ms; waiting for
-/// one after the other takes about half of that each, waiting for all takes the longest.
+/// MU-01: the waits overlap: with a section open in each of six domains, the grace periods of all of them
+/// are under way before the first of these sections ends.
 #[test]
 fn mu_01_waits_overlap() {
     static DOMAINS: [Srcu; 6] = [const { Srcu::new() }; 6];
-    let (held, rounds) = (Duration::from_millis(60), 5);
-    let stop = AtomicU32::new(0);
-    thread::scope(|s| {
-        for (at, domain) in (0..).zip(&DOMAINS) {
-            let stop = &stop;
-            s.spawn(move || {
-                thread::sleep(Duration::from_millis(17 * at));
-                let mut section = domain.read();
-                while stop.load(Ordering::Relaxed) == 0 {
-                    thread::sleep(held);
-                    let next = domain.read();
-                    drop(std::mem::replace(&mut section, next));
-                }
-            });
+    fn list() -> [&'static dyn Domain; 6] {
+        DOMAINS.each_ref().map(|d| d as &dyn Domain)
+    }
+    for wait in [wait_all, wait_all_expedited] {
+        let mut sections = DOMAINS.each_ref().map(|d| Some(d.read()));
+        let idle = list().map(|d| d.snapshot());
+        let waits = in_background(move || wait(&list()));
+        // While a grace period runs, its domain's cookies are those of the one after it.
+        for (domain, idle) in list().iter().zip(idle) {
+            until("a domain waits for its turn", || domain.snapshot() != idle);
         }
-        thread::sleep(Duration::from_millis(120));
-        let list = DOMAINS.each_ref().map(|d| d as &dyn Domain);
-        let begun = Instant::now();
-        for _ in 0..rounds {
-            let cookies = list.map(|d| d.snapshot());
-            wait_all(&list);
-            assert!(list.iter().zip(cookies).all(|(d, c)| d.poll(c)));
-        }
-        let took = begun.elapsed();
-        stop.store(1, Ordering::Relaxed);
-        assert!(took < (held * rounds).mul_f64(1.8), "{took:?} for {rounds} rounds: they add up");
-    });
+        // The first comes last.
+        sections.iter_mut().skip(1).for_each(|section| *section = None);
+        waits.goes_on("a section is open");
+        sections[0] = None;
+        waits.ends("all sections have ended");
+        assert!(list().iter().zip(idle).all(|(d, c)| d.poll(c)));
+    }
 }
 
 /// MU-01, EX-02: one heavy fence serves all domains.
@@ -311,27 +234,6 @@ fn sr_10_expedite_current() {
     assert_eq!((stats.grace_periods, stats.expedited), (4, 1), "{stats}");
 }
 
-/// SR-10: the leader's present sleep ends at once.
-#[test]
-fn sr_10_expedite_current_ends_a_sleep() {
-    let domain = Arc::new(Srcu::new());
-    let section = domain.read();
-    let waiter = in_background({
-        let domain = domain.clone();
-        move || domain.synchronize()
-    });
-    // By now it sleeps for milliseconds at a time.
-    thread::sleep(Duration::from_millis(400));
-    let before = domain.stats().sleeps;
-    domain.expedite_current();
-    thread::sleep(Duration::from_millis(100));
-    let sleeps = domain.stats().sleeps - before;
-    assert!(sleeps > 60, "{sleeps} sleeps in 100 ms: not hurried");
-    drop(section);
-    waiter.recv_timeout(LATE).expect("ends");
-    assert_eq!(domain.stats().expedited, 1);
-}
-
 struct Unpark(Thread, AtomicU32);
 
 impl Wake for Unpark {
@@ -346,7 +248,7 @@ fn block_on(future: impl Future<Output = ()>) -> u32 {
     let unpark = Arc::new(Unpark(thread::current(), AtomicU32::new(0)));
     let waker = Waker::from(unpark.clone());
     while future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
-        thread::park_timeout(10 * LATE);
+        thread::park_timeout(LATE);
     }
     unpark.1.load(Ordering::Relaxed)
 }
@@ -361,9 +263,9 @@ fn gp_01_synchronize_async() {
             let domain = domain.clone();
             move || block_on(domain.synchronize_async())
         });
-        assert!(waiter.recv_timeout(SOON).is_err(), "did not wait");
+        waiter.goes_on("did not wait");
         drop(section);
-        let woken = waiter.recv_timeout(LATE).expect("is woken");
+        let woken = waiter.ends("is woken");
         assert_eq!(woken, 1, "woken {woken} times");
     }
     // Given up: nothing is left behind that keeps the domain.
@@ -393,14 +295,11 @@ fn po_01_many_domains_at_once() {
     let never = stuck.start_poll();
     for _ in 0..20 {
         let cookies: Vec<_> = domains.iter().map(|d| (d, d.start_poll())).collect();
-        assert!(
-            comes_true(|| cookies.iter().all(|(d, c)| d.poll(*c))),
-            "held up by another domain"
-        );
+        until("held up by another domain", || cookies.iter().all(|(d, c)| d.poll(*c)));
     }
     assert!(!stuck.poll(never));
     drop(section);
-    assert!(comes_true(|| stuck.poll(never)));
+    until("the section has ended", || stuck.poll(never));
 }
 
 static REPORTS: Mutex<Vec<stall::Report>> = Mutex::new(Vec::new());
@@ -432,8 +331,8 @@ fn gp_14_stalls_are_reported() {
     });
     let tid = is_inside.recv().expect("inside");
     DOMAIN.call(|| {});
-    let waiter = in_background(|| DOMAIN.synchronize());
-    assert!(comes_true(|| reports_of("stuck").len() >= 2));
+    let waiter = waiter(&&DOMAIN);
+    until("two reports", || reports_of("stuck").len() >= 2);
     let report = reports_of("stuck").into_iter().next_back().expect("one");
     assert!(report.kind == Kind::Stalled && report.age >= Duration::from_millis(50));
     assert_eq!(report.pending_callbacks, 1);
@@ -447,7 +346,7 @@ fn gp_14_stalls_are_reported() {
     }
     assert!(DOMAIN.stats().stalls >= 1);
     let _ = leave.send(());
-    waiter.recv_timeout(LATE).expect("ends");
+    waiter.ends("the holder has left");
     holder.expect("runs").join().expect("no panic");
     let (before, stats) = (reports_of("stuck").len(), DOMAIN.stats());
     DOMAIN.synchronize();
@@ -493,55 +392,8 @@ fn sr_13_a_domain_in_use_is_not_given_back() {
         let fresh = Srcu::new();
         drop(fresh.read());
         let waiter = in_background(move || fresh.synchronize());
-        waiter.recv_timeout(LATE).expect("a new domain inherited an old section");
+        waiter.ends("a new domain inherited an old section");
     }
-}
-
-/// SR-06: a classic section's ends are full barriers: store buffering between two threads, each with
-/// a store, the beginning or the end of a section, and a load.
-#[test]
-fn sr_06_classic_sections_are_full_barriers() {
-    static DOMAIN: ClassicSrcu = ClassicSrcu::new();
-    static X: [Line; 2] = [const { Line(AtomicU32::new(0)) }; 2];
-    static READY: Line = Line(AtomicU32::new(0));
-    #[repr(align(128))]
-    struct Line(AtomicU32);
-    let rounds = 100_000;
-    let side = |me: usize, at_end: bool| {
-        let mut seen = Vec::with_capacity(rounds as usize);
-        for round in 1..=rounds {
-            READY.0.fetch_add(1, Ordering::AcqRel);
-            let mut spins = 0;
-            while READY.0.load(Ordering::Acquire) < 2 * round {
-                spins += 1;
-                if spins % 2000 == 0 { thread::yield_now() } else { std::hint::spin_loop() }
-            }
-            (0..(round * 7 + me as u32) % 16).for_each(|_| std::hint::spin_loop());
-            if at_end {
-                let section = DOMAIN.read();
-                X[me].0.store(round, Ordering::Relaxed);
-                drop(section);
-                seen.push(X[1 - me].0.load(Ordering::Relaxed));
-            } else {
-                X[me].0.store(round, Ordering::Relaxed);
-                let section = DOMAIN.read();
-                seen.push(X[1 - me].0.load(Ordering::Relaxed));
-                drop(section);
-            }
-        }
-        seen
-    };
-    thread::scope(|s| {
-        let a = s.spawn(move || side(0, true));
-        let b = s.spawn(move || side(1, false));
-        let (a, b) = (a.join().expect("no panic"), b.join().expect("no panic"));
-        for (round, (a, b)) in (1..).zip(a.into_iter().zip(b)) {
-            assert!(a >= round || b >= round, "round {round}: both read the past");
-        }
-    });
-    DOMAIN.synchronize();
-    // Readers that fence for themselves need no heavy fence.
-    assert_eq!(DOMAIN.stats().membarriers, 0);
 }
 
 /// SR-09: classic domains expedite the first wait after a pause, fast ones never do by themselves.
@@ -562,13 +414,10 @@ fn sr_09_classic_domains_expedite_after_a_pause() {
 fn gp_01_fenced_domains() {
     let domain = Arc::new(Srcu::fenced("rare readers"));
     let section = domain.read();
-    let waiter = in_background({
-        let domain = domain.clone();
-        move || domain.synchronize()
-    });
-    assert!(waiter.recv_timeout(SOON).is_err(), "did not wait");
+    let waits = waiter(&domain);
+    waits.goes_on("did not wait");
     drop(section);
-    waiter.recv_timeout(LATE).expect("ends");
+    waits.ends("the section has ended");
     let token = domain.read_lock();
     let cookie = domain.start_poll();
     thread::sleep(Duration::from_millis(5));
@@ -614,7 +463,7 @@ fn sr_02_a_section_handed_over_as_a_raw_one() {
         // SAFETY: of a guard of this domain, used once.
         drop(unsafe { SrcuGuard::from_raw(&DOMAIN, raw) });
     });
-    ended.recv_timeout(LATE).expect("ends");
+    ended.ends("the other thread");
     DOMAIN.wait(cookie);
 }
 
@@ -623,15 +472,10 @@ fn sr_02_a_section_handed_over_as_a_raw_one() {
 fn ex_02_statistics() {
     let domain = Arc::new(Srcu::named("counted"));
     let section = domain.read();
-    let waiters: Vec<_> = (0..6)
-        .map(|_| {
-            let domain = domain.clone();
-            in_background(move || domain.synchronize())
-        })
-        .collect();
-    assert!(comes_true(|| domain.stats().calls == 6));
+    let waiters: Vec<_> = (0..6).map(|_| waiter(&domain)).collect();
+    until("all wait", || domain.stats().calls == 6);
     drop(section);
-    waiters.iter().for_each(|w| w.recv_timeout(LATE).expect("ends"));
+    waiters.iter().for_each(|w| w.ends("the section has ended"));
     let stats = domain.stats();
     assert!(stats.grace_periods <= 2 && stats.shared >= 4, "{stats}");
     assert!(stats.membarriers <= stats.grace_periods);

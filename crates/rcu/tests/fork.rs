@@ -1,35 +1,16 @@
 //! SR-16: forked children, one after the other (the whole file is one test, so that nobody else's
 //! thread holds the allocator's lock while a child is made).
 
+mod common;
+
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::fork::{How, comes_true, in_child, protects};
 use owlet_rcu::{Srcu, SrcuGuard};
 
 static DOMAIN: Srcu = Srcu::new();
-
-/// Runs `child` in a forked child and says whether it ended, in time, with true.
-fn in_child(raw: bool, child: impl FnOnce() -> bool) -> bool {
-    let pid = if raw {
-        // SAFETY: fork without handlers; the child is single-threaded and leaves by _exit.
-        unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 }
-    } else {
-        // SAFETY: the child leaves by _exit.
-        unsafe { libc::fork() }
-    };
-    if pid == 0 {
-        // SAFETY: takes no pointers; ends a child that stalls.
-        unsafe { libc::alarm(10) };
-        let code = i32::from(!child());
-        // SAFETY: ends the process at once.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = 0;
-    // SAFETY: `status` is a valid int.
-    let answer = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    answer == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-}
 
 /// A thread that sits in a section until told to leave.
 struct Sitter {
@@ -56,23 +37,9 @@ impl Sitter {
     }
 }
 
-fn open_for(cookie: owlet_rcu::Cookie, time: Duration) -> bool {
-    let until = Instant::now() + time;
-    let mut open = true;
-    while Instant::now() < until {
-        open &= !DOMAIN.poll(cookie);
-        thread::sleep(Duration::from_millis(1));
-    }
-    open
-}
-
 /// The child's own section protects, and only it.
 fn protects_until_dropped(section: SrcuGuard<'_>) -> bool {
-    let cookie = DOMAIN.snapshot();
-    let waiter = thread::spawn(|| DOMAIN.synchronize());
-    let open = open_for(cookie, Duration::from_millis(30));
-    drop(section);
-    waiter.join().is_ok() && open && DOMAIN.poll(cookie)
+    protects(&DOMAIN, || drop(section))
 }
 
 #[test]
@@ -80,7 +47,7 @@ fn sr_16_forked_children() {
     DOMAIN.synchronize();
     let sitter = sit();
 
-    let outside = in_child(false, || {
+    let outside = in_child(How::Fork, || {
         DOMAIN.synchronize();
         DOMAIN.synchronize_expedited();
         protects_until_dropped(DOMAIN.read())
@@ -88,19 +55,19 @@ fn sr_16_forked_children() {
     assert!(outside, "a child was stalled by a section of a thread it does not have");
 
     let mut section = Some(DOMAIN.read());
-    let own = in_child(false, || section.take().is_some_and(protects_until_dropped));
+    let own = in_child(How::Fork, || section.take().is_some_and(protects_until_dropped));
     assert!(own, "the forking thread's section does not protect it in the child");
     drop(section);
 
     // A grandchild, forked inside a section of the child.
-    let grandchild = in_child(false, || {
+    let grandchild = in_child(How::Fork, || {
         let section = DOMAIN.read();
-        in_child(false, move || protects_until_dropped(section))
+        in_child(How::Fork, move || protects_until_dropped(section))
     });
     assert!(grandchild);
 
     // Made past the handlers.
-    let raw = in_child(true, || {
+    let raw = in_child(How::Raw, || {
         DOMAIN.synchronize();
         true
     });
@@ -109,7 +76,7 @@ fn sr_16_forked_children() {
     // A leader that stays behind: the parent is in the middle of a grace period.
     let waiter = thread::spawn(|| DOMAIN.synchronize());
     thread::sleep(Duration::from_millis(50));
-    let mid_period = in_child(false, || {
+    let mid_period = in_child(How::Fork, || {
         DOMAIN.synchronize();
         protects_until_dropped(DOMAIN.read())
     });
@@ -122,7 +89,7 @@ fn sr_16_forked_children() {
         thread::park();
     });
     let mut foreign = Some(given.recv().expect("a guard"));
-    let moved_in = in_child(false, || {
+    let moved_in = in_child(How::Fork, || {
         DOMAIN.synchronize();
         drop(foreign.take());
         DOMAIN.synchronize();
@@ -160,15 +127,10 @@ fn beyond_the_near_domains() {
     for at in [0, 40, 89] {
         let own = domains[at];
         let mut section = Some(own.read());
-        let right = in_child(false, || {
+        let right = in_child(How::Fork, || {
             // The other thread's sections hold nobody up; the own one does.
             domains.iter().filter(|d| !std::ptr::eq(**d, own)).for_each(|d| d.synchronize());
-            let cookie = own.snapshot();
-            let waiter = thread::spawn(|| own.synchronize());
-            thread::sleep(Duration::from_millis(30));
-            let open = !own.poll(cookie);
-            drop(section.take());
-            waiter.join().is_ok() && open && own.poll(cookie)
+            protects(own, || drop(section.take()))
         });
         assert!(right, "domain {at} of 90");
         drop(section);
@@ -187,7 +149,7 @@ fn moved_out(_sitter: &Sitter) {
     drop(give);
     closer.join().expect("no panic");
     let mut section = Some(DOMAIN.read());
-    let right = in_child(false, || section.take().is_some_and(protects_until_dropped));
+    let right = in_child(How::Fork, || section.take().is_some_and(protects_until_dropped));
     assert!(right, "guards given back elsewhere are counted as open");
     drop(section);
 }
@@ -199,16 +161,12 @@ fn while_the_worker_runs() {
     let cookie = BUSY.start_poll();
     thread::sleep(Duration::from_millis(20));
     let mut section = Some(section);
-    let right = in_child(false, || {
+    let right = in_child(How::Fork, || {
         let waits = !BUSY.poll(cookie);
         drop(section.take());
         // The first that needs the child's worker starts it, and it goes on with what it inherits.
         let other = DOMAIN.start_poll();
-        let until = Instant::now() + Duration::from_secs(8);
-        while !(BUSY.poll(cookie) && DOMAIN.poll(other)) && Instant::now() < until {
-            thread::sleep(Duration::from_millis(1));
-        }
-        waits && BUSY.poll(cookie) && DOMAIN.poll(other)
+        waits && comes_true(|| BUSY.poll(cookie) && DOMAIN.poll(other))
     });
     assert!(right, "cookies of the parent's worker are forgotten");
     drop(section);
@@ -220,7 +178,7 @@ fn while_the_worker_runs() {
 fn lv_05_sections_make_no_system_call() {
     let domain = Arc::new(Srcu::new());
     drop(domain.read());
-    let right = in_child(false, || {
+    let right = in_child(How::Fork, || {
         drop(domain.read());
         // SAFETY: takes no pointers. From here on: read, write, exit, sigreturn.
         let strict = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };

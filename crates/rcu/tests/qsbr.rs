@@ -1,63 +1,30 @@
 //! QSBR, statement by statement (the ids are those of the acceptance list).
 
+mod common;
+
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::{
+    Background, SOON, alone, handle, in_background, in_storm, pages, until, waiter, watched,
+};
 use owlet_rcu::{Domain, Qsbr};
-
-const SOON: Duration = Duration::from_millis(100);
-const LATE: Duration = Duration::from_secs(20);
-
-fn in_background(domain: &Arc<Qsbr>) -> mpsc::Receiver<()> {
-    let (done, receiver) = mpsc::channel();
-    let domain = domain.clone();
-    thread::spawn(move || {
-        domain.synchronize();
-        let _ = done.send(());
-    });
-    receiver
-}
-
-/// Does `step` again and again until the waiter is done.
-fn until_done(waiter: &mpsc::Receiver<()>, mut step: impl FnMut()) {
-    let until = Instant::now() + LATE;
-    loop {
-        step();
-        if waiter.recv_timeout(Duration::from_millis(5)).is_ok() {
-            return;
-        }
-        assert!(Instant::now() < until, "the wait does not end");
-    }
-}
-
-/// True in a process that runs the test `name` and nothing else; runs that process otherwise.
-fn alone(name: &str) -> bool {
-    if std::env::var_os("OWLET_TEST_ALONE").is_some() {
-        return true;
-    }
-    let exe = std::env::current_exe().expect("own path");
-    let mut again = std::process::Command::new(exe);
-    let output = again.args(["--exact", name]).env("OWLET_TEST_ALONE", "1").output().expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    false
-}
 
 #[test]
 fn gp_01_waits_for_a_thread_that_was_online() {
     let domain = Arc::new(Qsbr::new());
     let mut reader = domain.register();
     let mut online = reader.online();
-    let waiter = in_background(&domain);
-    assert!(waiter.recv_timeout(SOON).is_err(), "did not wait");
+    let first = waiter(&domain);
+    first.goes_on("did not wait");
     // More than once: the waiter may not have begun.
-    until_done(&waiter, || online.quiescent());
-    let waiter = in_background(&domain);
-    assert!(waiter.recv_timeout(SOON).is_err(), "did not wait for the next section");
+    first.until_done(|| online.quiescent());
+    let second = waiter(&domain);
+    second.goes_on("did not wait for the next section");
     drop(online);
-    waiter.recv_timeout(LATE).expect("going offline ends the section");
+    second.ends("going offline ends the section");
 }
 
 /// Mutant M24: a thread that registered after the last grace period, and one that registers while the
@@ -69,112 +36,47 @@ fn gp_01_m24_threads_that_register_late_are_waited_for() {
     domain.synchronize();
     let mut late = domain.register();
     let section = late.online();
-    let waiter = in_background(&domain);
-    assert!(waiter.recv_timeout(SOON).is_err(), "the late thread is not known");
+    let waits = waiter(&domain);
+    waits.goes_on("the late thread is not known");
     drop(section);
-    waiter.recv_timeout(LATE).expect("ends");
+    waits.ends("the late thread is offline");
     // One that was online all the while holds the walk up; whoever comes behind it needs not be
     // waited for, and is not.
     let held = first.online();
-    let waiter = in_background(&domain);
-    thread::sleep(SOON);
+    let waits = waiter(&domain);
+    waits.goes_on("the first is online");
     let mut behind = domain.register();
     let _online = behind.online();
     drop(held);
-    waiter.recv_timeout(LATE).expect("the section behind began after it");
+    waits.ends("the section behind began after it");
 }
 
 #[test]
 fn gp_02_ends_under_threads_that_are_always_online() {
     static DOMAIN: Qsbr = Qsbr::new();
-    let stop = AtomicBool::new(false);
+    let (stop, sections) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 2]);
     thread::scope(|s| {
-        for _ in 0..2 {
+        for sections in &sections {
             s.spawn(|| {
                 let mut reader = DOMAIN.register();
                 let mut online = reader.online();
                 while !stop.load(Ordering::Relaxed) {
                     online.quiescent();
+                    sections.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
-        for i in 0..50 {
-            if i % 2 == 0 { DOMAIN.synchronize() } else { DOMAIN.synchronize_expedited() }
-        }
+        let all = |n| sections.iter().all(|count| count.load(Ordering::Relaxed) > n);
+        until("readers are at it", || all(0));
+        watched("a grace period under threads that are always online", || {
+            for i in 0..50 {
+                if i % 2 == 0 { DOMAIN.synchronize() } else { DOMAIN.synchronize_expedited() }
+            }
+        });
         stop.store(true, Ordering::Relaxed);
     });
     assert!(DOMAIN.stats().grace_periods >= 50);
     assert_eq!(DOMAIN.stats().membarriers, 0, "EX-02: this flavour needs none");
-}
-
-/// Runs `reader`, online, and `updater` against each other, in step, and checks each outcome.
-fn litmus(
-    reader: impl Fn(&[AtomicU32; 2]) -> (u32, u32) + Sync,
-    updater: impl Fn(&Qsbr, &[AtomicU32; 2]) -> u32 + Sync,
-    forbidden: impl Fn((u32, u32), u32) -> bool,
-) {
-    const ROUNDS: usize = 2000;
-    let domain = Qsbr::new();
-    let step = Barrier::new(2);
-    let words: Vec<[AtomicU32; 2]> =
-        (0..ROUNDS).map(|_| [AtomicU32::new(0), AtomicU32::new(0)]).collect();
-    thread::scope(|s| {
-        let reads = s.spawn(|| {
-            let mut registration = domain.register();
-            let mut online = registration.online();
-            let mut reads = Vec::new();
-            for words in &words {
-                online.offline(|| step.wait());
-                online.quiescent();
-                reads.push(reader(words));
-                online.quiescent();
-            }
-            reads
-        });
-        let mut seen = Vec::new();
-        for (i, words) in words.iter().enumerate() {
-            step.wait();
-            std::hint::black_box((0..i % 64).sum::<usize>());
-            seen.push(updater(&domain, words));
-        }
-        let reads = reads.join().expect("no panic");
-        for (read, seen) in reads.into_iter().zip(seen) {
-            assert!(!forbidden(read, seen), "{read:?} {seen}");
-        }
-    });
-}
-
-#[test]
-fn gp_03_what_follows_the_wait_is_after_the_section() {
-    litmus(
-        |words| {
-            let second = words[1].load(Ordering::Relaxed);
-            (words[0].load(Ordering::Relaxed), second)
-        },
-        |domain, words| {
-            words[0].store(1, Ordering::Relaxed);
-            domain.synchronize_expedited();
-            words[1].store(1, Ordering::Relaxed);
-            0
-        },
-        |(first, second), _| first == 0 && second == 1,
-    );
-}
-
-#[test]
-fn gp_04_a_section_that_outlives_the_wait_sees_what_was_before_it() {
-    litmus(
-        |words| {
-            words[0].store(1, Ordering::Relaxed);
-            (words[1].load(Ordering::Relaxed), 0)
-        },
-        |domain, words| {
-            words[1].store(1, Ordering::Relaxed);
-            domain.synchronize_expedited();
-            words[0].load(Ordering::Relaxed)
-        },
-        |(by_reader, _), by_updater| by_reader == 0 && by_updater == 0,
-    );
 }
 
 /// GP-11: registered and offline, offline for a while, never registered, blocked: nobody is waited
@@ -203,13 +105,15 @@ fn gp_11_offline_idle_and_unregistered_threads_delay_nothing() {
             leave.wait();
         });
         (0..3).for_each(|_| all_ready.recv().expect("they come"));
-        // By an unregistered thread, by a registered one, and by one that is online and says so.
-        for _ in 0..100 {
+        watched("a grace period beside threads that are in no section", || {
+            // By an unregistered thread, by a registered one, and by one that is online and says so.
+            for _ in 0..100 {
+                DOMAIN.synchronize();
+            }
+            let mut reader = DOMAIN.register();
             DOMAIN.synchronize();
-        }
-        let mut reader = DOMAIN.register();
-        DOMAIN.synchronize();
-        reader.online().synchronize();
+            reader.online().synchronize();
+        });
         let sleeps = DOMAIN.stats().sleeps;
         leave.wait();
         assert_eq!(sleeps, 0, "somebody was waited for");
@@ -226,7 +130,7 @@ fn gp_12_ending_while_online_is_detected() {
     });
     ended.join().expect("no panic");
     assert_eq!(DOMAIN.abandoned(), 0);
-    DOMAIN.synchronize();
+    in_background(|| DOMAIN.synchronize()).ends("the thread is gone");
     assert_eq!(DOMAIN.abandoned(), 1);
     DOMAIN.synchronize();
     assert_eq!(DOMAIN.abandoned(), 1);
@@ -249,7 +153,7 @@ fn gp_12_bursts_of_threads_that_read_and_exit() {
         domain.synchronize();
         burst.into_iter().for_each(|t| t.join().expect("no panic"));
     }
-    in_background(&domain).recv_timeout(LATE).expect("nobody is left");
+    waiter(&domain).ends("nobody is left");
     assert_eq!(domain.abandoned(), 0);
 }
 
@@ -260,27 +164,23 @@ fn gp_12_registrations_are_used_again() {
     if !alone("gp_12_registrations_are_used_again") {
         return;
     }
-    let resident = || -> u64 {
-        let statm = std::fs::read_to_string("/proc/self/statm").expect("proc");
-        statm.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number")
-    };
     let domain = Arc::new(Qsbr::new());
     let churn = |domain: &Qsbr| (0..20_000).for_each(|_| drop(domain.register().online()));
     churn(&domain);
-    let before = resident();
+    let before = pages(true);
     churn(&domain);
-    assert!(resident() < before + 100, "registrations grow the process");
+    assert!(pages(true) < before + 100, "registrations grow the process");
     let mut readers: Vec<_> = (0..10_000).map(|_| domain.register()).collect();
     let mut online: Vec<_> = readers.iter_mut().map(|r| r.online()).collect();
-    let grown = resident() - before;
+    let grown = pages(true) - before;
     assert!(grown < 600, "{grown} pages for 10,000 registrations");
-    let waiter = in_background(&domain);
-    let until = Instant::now() + SOON;
-    while Instant::now() < until {
+    let waiter = waiter(&domain);
+    let soon = Instant::now() + SOON;
+    while Instant::now() < soon {
         online.iter_mut().skip(1).for_each(|o| o.quiescent());
     }
     assert!(waiter.try_recv().is_err(), "one is still online");
-    until_done(&waiter, || online.iter_mut().for_each(|o| o.quiescent()));
+    waiter.until_done(|| online.iter_mut().for_each(|o| o.quiescent()));
 }
 
 /// Domains that come and go use each other's memory.
@@ -289,10 +189,6 @@ fn gp_12_domains_are_used_again() {
     if !alone("gp_12_domains_are_used_again") {
         return;
     }
-    let pages = || -> u64 {
-        let statm = std::fs::read_to_string("/proc/self/statm").expect("proc");
-        statm.split(' ').next().and_then(|n| n.parse().ok()).expect("a number")
-    };
     let churn = || {
         for _ in 0..3000 {
             let domain = Qsbr::new();
@@ -301,9 +197,9 @@ fn gp_12_domains_are_used_again() {
         }
     };
     churn();
-    let before = pages();
+    let before = pages(false);
     churn();
-    assert!(pages() < before + 100, "domains that came and went grew the process");
+    assert!(pages(false) < before + 100, "domains that came and went grew the process");
 }
 
 const POISON: u64 = 0xdead_dead_dead_dead;
@@ -391,11 +287,6 @@ impl Shared {
     }
 }
 
-fn handle(signal: i32, handler: extern "C" fn(i32)) {
-    // SAFETY: the handler only uses what is async-signal-safe.
-    unsafe { libc::signal(signal, handler as *const () as usize) };
-}
-
 /// Sets or clears the processor's trap flag: a SIGTRAP after each instruction.
 #[cfg(target_arch = "x86_64")]
 fn trap(on: bool) {
@@ -446,25 +337,16 @@ fn gp_13_sections_in_a_signal_storm() {
         return;
     }
     handle(libc::SIGUSR1, handler);
-    let pid = owlet_sys::process::getpid();
-    let (tid, stop) = (owlet_sys::process::gettid(), AtomicBool::new(false));
-    thread::scope(|s| {
-        s.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                // SAFETY: takes no pointers.
-                unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, libc::SIGUSR1) };
-            }
-        });
+    in_storm(libc::SIGUSR1, || {
         STORMED.with_updater(|| {
-            let until = Instant::now() + Duration::from_secs(10);
-            while STORMED.handled.load(Ordering::Relaxed) < 2000 && Instant::now() < until {
-                STORMED.live();
-                STORMED.replace_and_free();
-            }
+            watched("2000 signals", || {
+                while STORMED.handled.load(Ordering::Relaxed) < 2000 {
+                    STORMED.live();
+                    STORMED.replace_and_free();
+                }
+            });
         });
-        stop.store(true, Ordering::Relaxed);
     });
-    assert!(STORMED.handled.load(Ordering::Relaxed) > 100);
 }
 
 /// GP-14: a panic unwinds a section exactly once, also one that is offline at that moment.
@@ -524,8 +406,9 @@ fn gp_14_a_forgotten_section_is_reported() {
     while tid.load(Ordering::Acquire) == 0 {
         thread::yield_now();
     }
-    let waiter = in_background(&domain);
-    assert!(waiter.recv_timeout(Duration::from_millis(300)).is_err());
+    let waiter = waiter(&domain);
+    until("a report", || !TOLD.lock().expect("no panic").is_empty());
+    assert!(waiter.try_recv().is_err());
     let told = TOLD.lock().expect("no panic").clone();
     let report = told.first().expect("a report");
     assert_eq!(report.domain, "forgetful");
@@ -535,7 +418,7 @@ fn gp_14_a_forgotten_section_is_reported() {
     assert_eq!((holder.tid, holder.thread.as_str(), holder.what), expected);
     end.wait();
     forgetful.expect("spawned").join().expect("no panic");
-    waiter.recv_timeout(LATE).expect("the thread has unregistered");
+    waiter.ends("the thread has unregistered");
 }
 
 /// Waits of QSBR and of SRCU overlap, and cookies work as for every domain.
@@ -547,11 +430,7 @@ fn mu_01_po_cookies_and_joint_waits() {
     owlet_rcu::wait_all(&[&domain, &srcu, &domain]);
     assert!(domain.poll(cookie));
     let cookie = domain.start_poll();
-    let until = Instant::now() + LATE;
-    while !domain.poll(cookie) {
-        assert!(Instant::now() < until, "PO-01: progress without further calls");
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("PO-01: progress without further calls", || domain.poll(cookie));
     let mut reader = domain.register();
     let online = reader.online();
     let cookie = domain.start_poll();

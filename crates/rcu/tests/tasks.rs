@@ -1,42 +1,20 @@
 //! Tasks and Tasks-Trace, statement by statement (the ids are those of the acceptance list).
 
+mod common;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::{Background, NEVER, SOON, alone, handle, in_storm, until, waiter, watched};
 use owlet_percpu::{Backend, backend};
 use owlet_rcu::tasks::Tuning;
 use owlet_rcu::{Tasks, TasksTrace};
 
-const SOON: Duration = Duration::from_millis(100);
-const LATE: Duration = Duration::from_secs(20);
-
-fn in_background(domain: &'static Tasks) -> mpsc::Receiver<()> {
-    let (done, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        domain.synchronize();
-        let _ = done.send(());
-    });
-    receiver
-}
-
 fn leaked(tuning: Tuning) -> &'static Tasks {
     Box::leak(Box::new(Tasks::with("", tuning)))
-}
-
-/// True in a process that runs the test `name` and nothing else; runs that process otherwise.
-fn alone(name: &str) -> bool {
-    if std::env::var_os("OWLET_TEST_ALONE").is_some() {
-        return true;
-    }
-    let exe = std::env::current_exe().expect("own path");
-    let mut again = std::process::Command::new(exe);
-    let output = again.args(["--exact", name]).env("OWLET_TEST_ALONE", "1").output().expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    false
 }
 
 /// A thread somewhere in replaceable code, doing what it is told there.
@@ -67,17 +45,6 @@ impl Wanderer {
         self.done.recv().expect("obeys");
     }
 
-    fn order_until(&self, waiter: &mpsc::Receiver<()>, order: fn(&mut owlet_rcu::Task<'_>)) {
-        let until = Instant::now() + LATE;
-        loop {
-            self.order(order);
-            if waiter.recv_timeout(Duration::from_millis(5)).is_ok() {
-                return;
-            }
-            assert!(Instant::now() < until, "the wait does not end");
-        }
-    }
-
     fn end(self) {
         drop(self.orders);
         self.thread.join().expect("no panic");
@@ -90,22 +57,22 @@ impl Wanderer {
 fn tk_01_only_voluntary_points_end_a_section() {
     let domain = leaked(Tuning::DEFAULT);
     let wanderer = wander(domain);
-    let waiter = in_background(domain);
+    let waits = waiter(&domain);
     // It is asleep in recv(), without having said so: that is all a preempted thread looks like.
-    assert!(waiter.recv_timeout(SOON).is_err(), "a sleeping thread was taken for a quiet one");
+    waits.goes_on("a sleeping thread was taken for a quiet one");
     wanderer.order(|_| thread::yield_now());
-    assert!(waiter.recv_timeout(SOON).is_err(), "giving up the CPU is no voluntary point");
+    waits.goes_on("giving up the CPU is no voluntary point");
     // More than once: the waiter may not have begun.
-    wanderer.order_until(&waiter, |task| task.quiescent());
+    waits.until_done(|| wanderer.order(|task| task.quiescent()));
 
-    let waiter = in_background(domain);
-    assert!(waiter.recv_timeout(SOON).is_err());
-    wanderer.order_until(&waiter, |task| task.offline(|| ()));
+    let waits = waiter(&domain);
+    waits.goes_on("the next section");
+    waits.until_done(|| wanderer.order(|task| task.offline(|| ())));
 
-    let waiter = in_background(domain);
-    assert!(waiter.recv_timeout(SOON).is_err());
+    let waits = waiter(&domain);
+    waits.goes_on("and the next");
     wanderer.end();
-    waiter.recv_timeout(LATE).expect("the end is");
+    waits.ends("the end is one");
 }
 
 /// TK-01: waiting for a grace period of the domain is a voluntary point, alone or among others.
@@ -134,10 +101,10 @@ fn tk_01_waiting_is_a_voluntary_point() {
     // Online again afterwards: somebody else waits for it.
     let task = domain.register();
     domain.synchronize();
-    let waiter = in_background(domain);
-    assert!(waiter.recv_timeout(SOON).is_err(), "a wait took the thread offline for good");
+    let waits = waiter(&domain);
+    waits.goes_on("a wait took the thread offline for good");
     drop(task);
-    waiter.recv_timeout(LATE).expect("ends");
+    waits.ends("the thread has unregistered");
 }
 
 /// TK-02: a thread that sleeps in a function called from replaceable code is not waited for.
@@ -159,7 +126,7 @@ fn tk_02_a_sleeper_called_from_an_image_is_not_waited_for() {
             image(&mut task);
         });
         asleep.wait();
-        CODE.synchronize();
+        watched("a grace period beside a sleeper", || CODE.synchronize());
         assert!(!back.load(Ordering::Relaxed), "it still sleeps inside");
         wake.wait();
     });
@@ -198,10 +165,10 @@ fn tk_03_an_exiting_thread_cannot_slip_away() {
         assert_eq!(EXITING.offline_attached(|| 3), 3);
     });
     is_inside.recv().expect("its destructor runs");
-    let waiter = in_background(&EXITING);
-    assert!(waiter.recv_timeout(SOON).is_err(), "the thread is still inside");
+    let waits = waiter(&&EXITING);
+    waits.goes_on("the thread is still inside");
     leave.send(()).expect("told");
-    waiter.recv_timeout(LATE).expect("it has ended");
+    waits.ends("the thread has ended");
     thread.join().expect("no panic");
 }
 
@@ -214,74 +181,61 @@ fn tk_03_attached_threads_unregister_at_their_end() {
         DOMAIN.synchronize();
         burst.into_iter().for_each(|t| t.join().expect("no panic"));
     }
-    DOMAIN.synchronize();
+    waiter(&&DOMAIN).ends("nobody is left");
     assert!(DOMAIN.holdouts().is_empty());
     assert_eq!(DOMAIN.abandoned(), 0);
-}
-
-fn wait_for(domain: &Tasks, cookie: owlet_rcu::Cookie) {
-    let until = Instant::now() + LATE;
-    while !domain.poll(cookie) {
-        assert!(Instant::now() < until, "no progress");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// TK-04: what nobody waits for gathers for the window and shares one grace period.
 #[test]
 fn tk_04_lazy_requests_share_one_grace_period() {
-    let window = Duration::from_millis(300);
-    let domain = leaked(Tuning { window, ..Tuning::DEFAULT });
-    let begin = Instant::now();
-    let mut cookies = Vec::new();
-    for _ in 0..10 {
-        cookies.push(domain.start_poll());
-        thread::sleep(Duration::from_millis(5));
-    }
-    cookies.iter().for_each(|c| wait_for(domain, *c));
-    assert!(begin.elapsed() >= window, "began before the window was over");
-    assert!(begin.elapsed() < 10 * window, "took {:?}", begin.elapsed());
+    let domain = leaked(Tuning { window: NEVER, ..Tuning::DEFAULT });
+    let cookies: Vec<_> = (0..10).map(|_| domain.start_poll()).collect();
+    thread::sleep(SOON);
+    assert_eq!(domain.stats().grace_periods, 0, "began before the window was over");
+    // Somebody in a hurry takes them along.
+    let hurried = domain.start_poll_expedited();
+    until("the hurried one", || domain.poll(hurried));
+    assert!(cookies.iter().all(|c| domain.poll(*c)));
     assert_eq!(domain.stats().grace_periods, 1, "they did not share");
+    // A window that is over begins one without further calls, and not before.
+    let window = Duration::from_millis(60);
+    let domain = leaked(Tuning { window, ..Tuning::DEFAULT });
+    let begun = Instant::now();
+    let cookie = domain.start_poll();
+    until("the window's end", || domain.poll(cookie));
+    assert!(begun.elapsed() >= window, "began before the window was over");
 }
 
 /// TK-04: a waiter does not sit the window out, and takes the lazy ones along; nor does an expedited
 /// request.
 #[test]
 fn tk_04_a_waiter_makes_it_urgent() {
-    let domain = leaked(Tuning { window: Duration::from_secs(100), ..Tuning::DEFAULT });
+    let domain = leaked(Tuning { window: NEVER, ..Tuning::DEFAULT });
     let lazy = domain.start_poll();
-    thread::sleep(Duration::from_millis(20));
+    thread::sleep(SOON);
     assert!(!domain.poll(lazy));
-    domain.synchronize();
+    waiter(&domain).ends("whoever waits does not sit the window out");
     assert!(domain.poll(lazy));
-    let begin = Instant::now();
     let hurried = domain.start_poll_expedited();
-    wait_for(domain, hurried);
-    assert!(begin.elapsed() < LATE);
+    until("nor who is in a hurry", || domain.poll(hurried));
 }
 
 /// TK-04: a few callbacks sit the window out, 32 together do not; nor does a barrier.
 #[test]
 fn tk_04_many_callbacks_make_it_urgent() {
     static RUN: AtomicU32 = AtomicU32::new(0);
-    let domain = leaked(Tuning { window: Duration::from_secs(100), ..Tuning::DEFAULT });
+    let domain = leaked(Tuning { window: NEVER, ..Tuning::DEFAULT });
     let call = || {
         domain.call(|| {
             RUN.fetch_add(1, Ordering::Relaxed);
         });
     };
-    let ran = |count| {
-        let until = Instant::now() + LATE;
-        while RUN.load(Ordering::Relaxed) < count {
-            assert!(Instant::now() < until, "{} of {count} ran", RUN.load(Ordering::Relaxed));
-            thread::sleep(Duration::from_millis(1));
-        }
-    };
     (0..10).for_each(|_| call());
     thread::sleep(4 * SOON);
     assert_eq!(RUN.load(Ordering::Relaxed), 0, "they did not gather");
     (0..54).for_each(|_| call());
-    ran(32);
+    until("32 have run", || RUN.load(Ordering::Relaxed) >= 32);
     assert!(domain.stats().grace_periods <= 10, "they did not share");
     domain.barrier();
     assert_eq!(RUN.load(Ordering::Relaxed), 64);
@@ -298,17 +252,13 @@ fn tk_04_the_pause_is_kept() {
         domain.synchronize();
     }
     assert!(begin.elapsed() >= 4 * pause - pause / 2, "{:?}", begin.elapsed());
-    let begin = Instant::now();
-    for _ in 0..4 {
-        domain.synchronize_expedited();
-    }
-    assert!(begin.elapsed() < 4 * pause, "{:?}", begin.elapsed());
-    let without = leaked(Tuning::DEFAULT);
-    let begin = Instant::now();
-    for _ in 0..20 {
-        without.synchronize();
-    }
-    assert!(begin.elapsed() < 20 * pause);
+    let domain = leaked(Tuning { pause: NEVER, window: Duration::ZERO, ..Tuning::DEFAULT });
+    waiter(&domain).ends("there is no pause before the first");
+    let waits = waiter(&domain);
+    waits.goes_on("the pause is not over");
+    domain.synchronize_expedited();
+    waits.ends("the expedited one did");
+    assert_eq!(Tuning::DEFAULT.pause, Duration::ZERO);
 }
 
 /// TK-05: the hold-outs are listed, in the report of a stall too.
@@ -343,8 +293,9 @@ fn tk_05_holdouts_are_listed() {
         .collect();
     ready.wait();
     assert!(CODE.holdouts().is_empty(), "nothing is held up yet");
-    let waiter = in_background(&CODE);
-    assert!(waiter.recv_timeout(Duration::from_millis(300)).is_err());
+    let waiter = waiter(&&CODE);
+    until("a report", || !TOLD.lock().expect("no panic").is_empty());
+    assert!(waiter.try_recv().is_err());
     let check = |holders: &[owlet_rcu::Holder]| {
         let mut names: Vec<_> = holders.iter().map(|h| h.thread.clone()).collect();
         names.sort();
@@ -357,7 +308,7 @@ fn tk_05_holdouts_are_listed() {
     assert_eq!(report.domain, "code");
     check(&report.holders);
     leave.wait();
-    waiter.recv_timeout(LATE).expect("ends");
+    waiter.ends("nobody is left inside");
     threads.into_iter().for_each(|t| t.join().expect("no panic"));
 }
 
@@ -406,17 +357,9 @@ fn tk_06_gp_13_sections_in_a_signal_storm() {
     if !alone("tk_06_gp_13_sections_in_a_signal_storm") {
         return;
     }
-    // SAFETY: the handler only uses what is async-signal-safe.
-    unsafe { libc::signal(libc::SIGUSR1, handler as *const () as usize) };
-    let pid = owlet_sys::process::getpid();
-    let (tid, stop) = (owlet_sys::process::gettid(), AtomicBool::new(false));
+    handle(libc::SIGUSR1, handler);
+    let stop = AtomicBool::new(false);
     thread::scope(|s| {
-        s.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                // SAFETY: takes no pointers.
-                unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, libc::SIGUSR1) };
-            }
-        });
         s.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let fresh = Box::into_raw(Box::new(AtomicU64::new(1)));
@@ -430,20 +373,22 @@ fn tk_06_gp_13_sections_in_a_signal_storm() {
                 }
             }
         });
-        let until = Instant::now() + Duration::from_secs(10);
-        while HANDLED.load(Ordering::Relaxed) < 2000 && Instant::now() < until {
-            let outer = STORMED.read();
-            look();
-            let inner = STORMED.read();
-            drop(outer);
-            look();
-            drop(inner);
-        }
+        in_storm(libc::SIGUSR1, || {
+            watched("2000 signals", || {
+                while HANDLED.load(Ordering::Relaxed) < 2000 {
+                    let outer = STORMED.read();
+                    look();
+                    let inner = STORMED.read();
+                    drop(outer);
+                    look();
+                    drop(inner);
+                }
+            });
+        });
         stop.store(true, Ordering::Relaxed);
     });
     STORMED.synchronize();
     assert_eq!(WRONG.load(Ordering::Relaxed), 0);
-    assert!(HANDLED.load(Ordering::Relaxed) > 100);
 }
 
 /// TK-07: each grace period contains a plain one: a membarrier that restarts all sequences.

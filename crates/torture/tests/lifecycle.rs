@@ -1,21 +1,17 @@
 //! Threads and processes as they come: many, short-lived, stopped, on one CPU, with code that goes.
 
-use std::process::Command;
+#[path = "../../rcu/tests/common/mod.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::{SOON, watched};
 use owlet_rcu::{Domain, Qsbr, Srcu, Tasks, TasksTrace, wait_all};
-
-/// Far more than any grace period here takes, on a machine that is busy with other things.
-const LATE: Duration = Duration::from_secs(20);
-
-fn in_time(what: &str, f: impl FnOnce()) {
-    let begun = Instant::now();
-    f();
-    assert!(begun.elapsed() < LATE, "{what} took {:?}", begun.elapsed());
-}
 
 /// LV-01: 10,000 threads that have read, are registered, offline, and blocked in the kernel.
 #[test]
@@ -52,7 +48,7 @@ fn lv_01_ten_thousand_threads() {
         while arrived.load(Ordering::Relaxed) < started {
             thread::sleep(Duration::from_millis(5));
         }
-        in_time("a grace period of each domain beside 10,000 threads", || {
+        watched("a grace period of each domain beside 10,000 threads", || {
             let domains: [&dyn Domain; 4] = [&SRCU, &QSBR, &TASKS, &TRACE];
             domains.iter().for_each(|domain| domain.synchronize());
             wait_all(&domains);
@@ -60,7 +56,7 @@ fn lv_01_ten_thousand_threads() {
         *leave.0.lock().unwrap() = true;
         leave.1.notify_all();
     });
-    in_time("after they have all gone", || wait_all(&[&SRCU, &QSBR, &TASKS, &TRACE]));
+    watched("after they have all gone", || wait_all(&[&SRCU, &QSBR, &TASKS, &TRACE]));
     assert_eq!(QSBR.abandoned() + TASKS.abandoned(), 0);
 }
 
@@ -74,12 +70,11 @@ fn lv_01_gp_12_short_lived_threads() {
         let waiter = s.spawn(|| {
             let mut periods = 0_u64;
             while !stop.load(Ordering::Relaxed) {
-                in_time("a grace period", || wait_all(&[&SRCU, &QSBR]));
+                watched("a grace period", || wait_all(&[&SRCU, &QSBR]));
                 periods += 1;
             }
             periods
         });
-        let begun = Instant::now();
         let mut threads = 0;
         while threads < 3000 {
             let batch: Vec<_> = (0..16)
@@ -92,17 +87,16 @@ fn lv_01_gp_12_short_lived_threads() {
                 .collect();
             threads += batch.into_iter().map(|thread| thread.join().is_ok() as u32).sum::<u32>();
         }
-        println!("{threads} threads in {:?}", begun.elapsed());
         stop.store(true, Ordering::Relaxed);
         assert!(waiter.join().expect("no panic") > 0);
     });
     // Nothing lost, nothing counted twice: a section is still waited for, and only it.
     let section = SRCU.read();
     let cookie = SRCU.start_poll();
-    thread::sleep(Duration::from_millis(30));
+    thread::sleep(SOON);
     assert!(!SRCU.poll(cookie));
     drop(section);
-    in_time("the last", || SRCU.wait(cookie));
+    watched("the last", || SRCU.wait(cookie));
     assert_eq!(QSBR.abandoned(), 0);
 }
 
@@ -146,7 +140,7 @@ fn lv_01_one_cpu_and_a_change_of_cpus() {
             });
         }
         for round in 0..300 {
-            in_time("a grace period on one CPU", || {
+            watched("a grace period on one CPU", || {
                 if round % 2 == 0 { SRCU.synchronize() } else { SRCU.synchronize_expedited() }
             });
             if round % 10 == 9 {
@@ -155,7 +149,73 @@ fn lv_01_one_cpu_and_a_change_of_cpus() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    in_time("afterwards", || SRCU.synchronize());
+    watched("afterwards", || SRCU.synchronize());
+}
+
+/// A group of processes with CPUs of its own, removed when dropped.
+struct Cpuset(PathBuf);
+
+impl Cpuset {
+    /// `None` where there are none to be had.
+    fn new(cpus: &str) -> Option<Self> {
+        let name = format!("owlet-torture-{}", std::process::id());
+        let roots = ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup"].map(Path::new);
+        roots.iter().filter(|root| root.join("cgroup.procs").exists()).find_map(|root| {
+            let at = root.join(&name);
+            std::fs::create_dir(&at).ok()?;
+            let set = Self(at);
+            let memory = ["cpuset.mems", "cpuset.mems.effective"];
+            let memory =
+                memory.iter().find_map(|file| std::fs::read_to_string(root.join(file)).ok());
+            set.write("cpuset.mems", memory?.trim()).then_some(())?;
+            set.write("cpuset.cpus", cpus).then_some(set)
+        })
+    }
+
+    fn write(&self, file: &str, text: &str) -> bool {
+        std::fs::write(self.0.join(file), text).is_ok()
+    }
+}
+
+impl Drop for Cpuset {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// The process and those it has started.
+fn family(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    std::iter::once(pid).chain(children.flat_map(family)).collect()
+}
+
+/// A process that is confined to other CPUs from one moment to the next.
+#[test]
+fn lv_01_a_change_of_the_cpuset() {
+    let last = owlet_percpu::cpus() - 1;
+    let sets = ["0".to_owned(), last.to_string(), format!("0-{last}")];
+    let Some(set) = Cpuset::new(&sets[2]) else {
+        println!("skipped: no cpuset can be made here");
+        return;
+    };
+    let mut run = Command::new(env!("CARGO_BIN_EXE_owlet-torture"));
+    run.args(["run", "--seconds", "2", "--flavours", "srcu,qsbr", "--fork-limit", "60", "--json"]);
+    let mut run = run.stdout(Stdio::piped()).spawn().expect("runs");
+    let mut changes = 0;
+    while run.try_wait().expect("ours").is_none() {
+        for pid in family(run.id()) {
+            set.write("cgroup.procs", &pid.to_string());
+        }
+        changes += usize::from(set.write("cpuset.cpus", &sets[changes % sets.len()]));
+        thread::sleep(Duration::from_millis(30));
+    }
+    let output = run.wait_with_output().expect("ours");
+    let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(verdict["held"], true, "{verdict}");
+    println!("{changes} changes");
+    assert!(changes > 10, "the CPUs were changed {changes} times");
 }
 
 /// BA-02: callbacks whose code is in a library that is closed right after `quiesce`.

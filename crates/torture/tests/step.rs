@@ -5,10 +5,10 @@
 //! for ever, so there the parent steps twice, each time with a signal, and then runs to the commit.
 #![cfg(target_arch = "x86_64")]
 
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use owlet_rcu::{ClassicSrcu, Cookie, Qsbr, Srcu, Tasks, TasksTrace};
+use owlet_rcu::{ClassicSrcu, Cookie, Head, Qsbr, Srcu, Tasks, TasksTrace};
 
 static SRCU: Srcu = Srcu::new();
 static FENCED: Srcu = Srcu::fenced("fenced");
@@ -27,7 +27,36 @@ fn trap() {
     unsafe { std::arch::asm!("int3") };
 }
 
+/// What the handler posts, which knows how often it was posted and called.
+#[repr(C)]
+struct Object {
+    head: Head,
+    posts: AtomicU64,
+    calls: AtomicU64,
+}
+
+static OBJECTS: [Object; 64] =
+    [const { Object { head: Head::new(), posts: AtomicU64::new(0), calls: AtomicU64::new(0) } };
+        64];
+
+unsafe fn count(head: NonNull<Head>) {
+    // SAFETY: heads here are of statics.
+    let object = unsafe { head.cast::<Object>().as_ref() };
+    object.calls.fetch_add(1, Ordering::Release);
+}
+
+/// Posts one that is not queued, if there is one.
+fn post() {
+    let free = |o: &&Object| o.calls.load(Ordering::Acquire) == o.posts.load(Ordering::Relaxed);
+    if let Some(object) = OBJECTS.iter().find(free) {
+        object.posts.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: a static, called as often as it was posted, and posted by this thread only.
+        unsafe { SRCU.call_head_in_handler(NonNull::from(object).cast(), count) };
+    }
+}
+
 extern "C" fn handler(_: i32) {
+    post();
     let sections = (SRCU.read_lock(), FENCED.read(), CLASSIC.read(), TRACE.read());
     let mut reader = QSBR.register();
     let online = reader.online();
@@ -109,7 +138,15 @@ fn child() -> i32 {
     SRCU.wait(cookie);
     let called = CALLED.load(Ordering::Relaxed) == 1;
     let handled = HANDLED.load(Ordering::Relaxed) > 500;
-    i32::from(!(held && joined && open && called && handled))
+    let count =
+        |of: fn(&Object) -> &AtomicU64| OBJECTS.each_ref().map(|o| of(o).load(Ordering::Relaxed));
+    let (posts, calls) = (count(|o| &o.posts), count(|o| &o.calls));
+    let all_called = posts == calls && posts.iter().sum::<u64>() > 100;
+    let all = [held, joined, open, called, handled, all_called];
+    if all != [true; 6] {
+        eprintln!("held, joined, open, called, handled, all called: {all:?}");
+    }
+    i32::from(all != [true; 6])
 }
 
 /// The parent's hold on the child.

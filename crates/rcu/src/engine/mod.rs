@@ -412,3 +412,7 @@ impl Flavour for Nothing {
 pub(crate) fn full_fence() {
     core::sync::atomic::fence(Ordering::SeqCst);
 }
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;
