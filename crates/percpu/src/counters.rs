@@ -174,7 +174,6 @@ impl Slots {
 ///
 /// # Safety
 /// `word` is a word of the first bank in the first of `cpus()` live slots.
-#[cold]
 #[inline(never)]
 unsafe fn add_atomic_slow(word: *mut u64, n: u64) {
     let at = word_here(word);

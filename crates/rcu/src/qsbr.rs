@@ -150,6 +150,7 @@ impl Qsbr {
         );
     }
 
+    #[inline]
     fn roster(&self) -> &'static Roster {
         self.place.roster(|_| {})
     }
@@ -192,6 +193,7 @@ impl Default for Qsbr {
 impl sealed::Sealed for Qsbr {}
 
 impl Domain for Qsbr {
+    #[inline]
     fn engine(&self) -> EngineRef {
         self.place.engine(|_| {})
     }

@@ -295,6 +295,7 @@ impl Place {
         Self { at: AtomicPtr::new(core::ptr::null_mut()), kind, name }
     }
 
+    #[inline]
     fn get(&self) -> Option<&'static Roster> {
         // Acquire: pairs with the release in roster_slow(); the roster is initialised.
         let at = self.at.load(Ordering::Acquire);
@@ -325,6 +326,7 @@ impl Place {
         }
     }
 
+    #[inline]
     pub(crate) fn engine(&self, tune: impl FnOnce(&Tuning)) -> EngineRef {
         EngineRef(&self.roster(tune).engine)
     }

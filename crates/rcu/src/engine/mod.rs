@@ -280,6 +280,7 @@ impl Engine {
     }
 
     /// A number that no other domain has or had, never 0.
+    #[inline]
     pub(crate) fn id(&self) -> u32 {
         self.id.load(Ordering::Relaxed)
     }

@@ -82,6 +82,7 @@ impl Default for ClassicSrcu {
 impl sealed::Sealed for ClassicSrcu {}
 
 impl Domain for ClassicSrcu {
+    #[inline]
     fn engine(&self) -> EngineRef {
         self.srcu.engine()
     }

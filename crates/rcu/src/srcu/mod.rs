@@ -229,15 +229,14 @@ impl Srcu {
     }
 
     /// The first section of a domain, and those of far or fenced ones.
-    #[cold]
     #[inline(never)]
     fn enter_slow(&self) -> (Tagged, u32) {
         // Decides the backend, if nobody has.
-        let block = self.block_slow();
-        let at = block.tagged();
+        let at = self.tagged().unwrap_or_else(|| self.block_slow().tagged());
         if at.near().is_some() {
             return self.enter();
         }
+        let block = at.block();
         loop {
             let index = block.index.load(Ordering::Relaxed);
             block.mark_up(index);
@@ -382,7 +381,6 @@ fn leave(at: Tagged, token: u32) {
     unsafe { held::down(token) };
 }
 
-#[cold]
 #[inline(never)]
 fn leave_far(at: Tagged, token: u32) {
     let block = at.block();

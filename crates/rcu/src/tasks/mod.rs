@@ -197,6 +197,7 @@ impl Tasks {
         );
     }
 
+    #[inline]
     fn roster(&self) -> &'static Roster {
         self.place.roster(|to| self.tune(to))
     }
@@ -247,6 +248,7 @@ impl Default for Tasks {
 impl sealed::Sealed for Tasks {}
 
 impl Domain for Tasks {
+    #[inline]
     fn engine(&self) -> EngineRef {
         EngineRef(&self.roster().engine)
     }
