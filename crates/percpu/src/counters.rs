@@ -98,11 +98,11 @@ impl Slots {
     pub fn increment_if(self, word: usize, index: &AtomicU32, expected: u32) -> Entered {
         let at = self.word(word).cast();
         // SAFETY: as in `add`.
-        if unsafe { rseq::increment_if::<0>(at, index, expected) } {
+        if unsafe { rseq::increment_if::<0>(at, index.as_ptr(), expected) } {
             return Entered::Sequence;
         }
         // SAFETY: a word of the first slot (`from_raw`).
-        unsafe { increment_slow(self.word(word), index, expected) }
+        unsafe { increment_slow(self.word(word), || index.load(Ordering::Relaxed) == expected) }
     }
 
     /// [`Slots::increment_if`] without slots: on the word whose copy for CPU 0 is `DISP` bytes behind
@@ -117,11 +117,32 @@ impl Slots {
         expected: u32,
     ) -> Entered {
         // SAFETY: as in `add`, by the caller's word.
-        if unsafe { rseq::increment_if::<DISP>(at.as_ptr(), index, expected) } {
+        if unsafe { rseq::increment_if::<DISP>(at.as_ptr(), index.as_ptr(), expected) } {
             return Entered::Sequence;
         }
+        let word = at.as_ptr().wrapping_add(DISP).cast();
         // SAFETY: the caller's.
-        unsafe { increment_slow(at.as_ptr().wrapping_add(DISP).cast(), index, expected) }
+        unsafe { increment_slow(word, || index.load(Ordering::Relaxed) == expected) }
+    }
+
+    /// [`Slots::increment_at_if`] for an index that is the lower half of a word.
+    ///
+    /// # Safety
+    /// As [`Slots::increment_at_if`].
+    #[inline(always)]
+    pub unsafe fn increment_at_if_low<const DISP: usize>(
+        at: NonNull<u8>,
+        word: &AtomicU64,
+        expected: u32,
+    ) -> Entered {
+        // x86-64, where sequences are, is little-endian: the lower half comes first.
+        // SAFETY: as in `add`, by the caller's word.
+        if unsafe { rseq::increment_if::<DISP>(at.as_ptr(), word.as_ptr().cast(), expected) } {
+            return Entered::Sequence;
+        }
+        let at = at.as_ptr().wrapping_add(DISP).cast();
+        // SAFETY: the caller's.
+        unsafe { increment_slow(at, || word.load(Ordering::Relaxed) as u32 == expected) }
     }
 
     /// [`Slots::add`] of 1, likewise.
@@ -186,8 +207,8 @@ unsafe fn add_atomic_slow(word: *mut u64, n: u64) {
 /// As [`add_atomic_slow`].
 #[cold]
 #[inline(never)]
-unsafe fn increment_slow(word: *mut u64, index: &AtomicU32, expected: u32) -> Entered {
-    if index.load(Ordering::Relaxed) != expected {
+unsafe fn increment_slow(word: *mut u64, as_expected: impl FnOnce() -> bool) -> Entered {
+    if !as_expected() {
         return Entered::Moved;
     }
     let at = word_here(word);

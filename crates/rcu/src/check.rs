@@ -78,12 +78,20 @@ impl Lock {
         }
     }
 
-    /// The calling thread holds it no longer.
+    /// The calling thread holds it no longer. If it never did, another thread's hold has come to it: such
+    /// a lock is left out from then on.
     #[inline(always)]
     pub fn leave(&self) {
-        if ON {
-            HOLDS.with(|held| take(held, Key::of(self)));
+        if ON && !HOLDS.with(|held| take(held, Key::of(self))) {
+            Key::of(self).leave_out();
         }
+    }
+
+    /// The calling thread holds it, as far as is known: [`Lock::enter`], and no [`Lock::leave`] since.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let key = Key::of(self);
+        ON && !key.is_left_out() && HOLDS.with(|held| count(held, key)) != 0
     }
 }
 
@@ -250,14 +258,16 @@ fn add(held: &Held, key: Key) {
     }
 }
 
-fn take(held: &Held, key: Key) {
+/// False if nothing was held.
+fn take(held: &Held, key: Key) -> bool {
     for word in held {
         let now = word.load(Ordering::Relaxed);
         if counts(now, key) {
             word.store(now - 1, Ordering::Relaxed);
-            return;
+            return true;
         }
     }
+    false
 }
 
 /// What threads have waited for while they held what.

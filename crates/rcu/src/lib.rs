@@ -29,6 +29,8 @@
 //!   (`srcu::grace`).
 //! - `qsbr`, `tasks`: flavours whose threads register. `quiescent`: when is their grace period over?
 //!   `registry`: the threads. `roster`: a domain of theirs.
+//! - [`rcu_sync`]: readers that are fast until somebody needs them slow. [`rwlock`]: a reader-writer lock
+//!   of such readers.
 //! - [`check`]: waits that could never end, in debug builds.
 #![cfg_attr(
     not(test),
@@ -60,10 +62,12 @@ pub mod protocol;
 mod qsbr;
 #[doc(hidden)]
 pub mod quiescent;
+pub mod rcu_sync;
 #[doc(hidden)]
 pub mod registry;
 #[cfg(not(loom))]
 mod roster;
+pub mod rwlock;
 #[cfg(not(loom))]
 mod sections;
 #[doc(hidden)]
@@ -90,6 +94,10 @@ pub use engine::{EngineRef, Holder, Stats, heavy_fences, wait_all, wait_all_expe
 pub use future::Synchronize;
 #[cfg(not(loom))]
 pub use qsbr::{Online, Qsbr, QsbrGuard, Reader};
+#[cfg(not(loom))]
+pub use rcu_sync::RcuSync;
+#[cfg(not(loom))]
+pub use rwlock::PerCpuRwLock;
 pub use seq::{Cookie, FullCookie};
 #[cfg(not(loom))]
 pub use srcu::{

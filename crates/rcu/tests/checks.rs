@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use common::{alone, until};
+use owlet_rcu::PerCpuRwLock;
 use owlet_rcu::check::{self, Lock};
+use owlet_rcu::rwlock::Options;
 use owlet_rcu::stall::{self, Kind};
 use owlet_rcu::{Qsbr, Srcu, SrcuGuard, Tasks, TasksTrace, wait_all};
 
@@ -260,4 +262,36 @@ fn gp_09_cycles_of_length_1_to_10_between_domains_and_locks_are_reported() {
     drop(section);
     assert!(told().is_empty());
     assert!(check::cycles() >= 16);
+}
+
+/// Q1: a reader that asks again while a writer waits for it is told, instead of waiting for itself.
+#[test]
+fn q1_recursive_reading_with_a_waiting_writer_is_told() {
+    static LOCK: PerCpuRwLock<u32> = Options::new().name("table").build(0);
+    let outer = LOCK.read();
+    // Nobody waits: no harm done.
+    drop(LOCK.read());
+    thread::scope(|s| {
+        let writer = s.spawn(|| *LOCK.write() += 1);
+        while !LOCK.is_write_locked() {
+            thread::yield_now();
+        }
+        let again = catch_unwind(AssertUnwindSafe(|| LOCK.read()));
+        let told = again.expect_err("it would wait for ever");
+        let told = told.downcast::<String>().expect("a message");
+        assert!(told.contains("lock \"table\", which this thread holds"), "{told}");
+        drop(outer);
+        writer.join().expect("no panic");
+    });
+    // The same for writers.
+    let read = LOCK.read();
+    assert!(panics(|| LOCK.write()));
+    assert!(panics(|| LOCK.upgradable_read().upgrade()));
+    assert!(LOCK.try_read().is_some(), "as before");
+    drop(read);
+    let write = LOCK.write();
+    assert!(panics(|| LOCK.read()));
+    assert!(panics(|| LOCK.write()));
+    drop(write);
+    assert!(LOCK.try_write().is_some());
 }

@@ -12,6 +12,8 @@ mod callback;
 mod engine;
 #[path = "loom/quiescent.rs"]
 mod quiescent;
+#[path = "loom/rwlock.rs"]
+mod rwlock;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};

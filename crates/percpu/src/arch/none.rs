@@ -16,7 +16,7 @@ pub(crate) unsafe fn increment<const DISP: usize>(_: *mut u8) -> bool {
 
 /// As on machines that have it; never commits.
 #[inline(always)]
-pub(crate) unsafe fn increment_if<const DISP: usize>(_: *mut u8, _: &AtomicU32, _: u32) -> bool {
+pub(crate) unsafe fn increment_if<const DISP: usize>(_: *mut u8, _: *const u32, _: u32) -> bool {
     false
 }
 

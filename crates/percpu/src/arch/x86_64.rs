@@ -22,7 +22,6 @@
 //! No `options(nomem)`: to the compiler each sequence is a barrier, which is the light fence.
 
 use core::arch::asm;
-use core::sync::atomic::AtomicU32;
 
 use crate::backend::{HOT, HOT_CPUS_AT};
 
@@ -123,11 +122,11 @@ pub(crate) unsafe fn increment<const DISP: usize>(at: *mut u8) -> bool {
 /// `fence::heavy_rseq` has returned, no thread can commit an increment for the old value.
 ///
 /// # Safety
-/// As [`add`].
+/// As [`add`]; `index` is an atomic word, or the lower half of one.
 #[inline(always)]
 pub(crate) unsafe fn increment_if<const DISP: usize>(
     at: *mut u8,
-    index: &AtomicU32,
+    index: *const u32,
     expected: u32,
 ) -> bool {
     // SAFETY: as in `add`; `index` is only read, by one aligned load.
@@ -160,7 +159,7 @@ pub(crate) unsafe fn increment_if<const DISP: usize>(
             ro = out(reg) _,
             hot = sym HOT,
             cpus_at = const HOT_CPUS_AT,
-            index = in(reg) index.as_ptr(),
+            index = in(reg) index,
             expected = in(reg) expected,
             disp = const DISP,
             word = in(reg) at,

@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use owlet_sys::fork::generation;
 use owlet_sys::process;
 
-use crate::{held, sections, worker};
+use crate::{held, rwlock, sections, worker};
 
 static STATE: AtomicU64 = AtomicU64::new(0);
 const FIXING: u64 = u64::MAX;
@@ -75,6 +75,7 @@ fn put_right(alone: bool) {
         engine.callbacks.inherit(&engine, me);
     }
     worker::forked();
+    rwlock::forked(alone);
     if alone {
         held::mark_fork();
         sections::survived();

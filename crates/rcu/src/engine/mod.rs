@@ -392,7 +392,7 @@ pub fn heavy_fences() -> u64 {
 }
 
 /// The heavy fence that [`Step::Fence`] asks for.
-fn heavy_fence() {
+pub(crate) fn heavy_fence() {
     HEAVY_FENCES.add(1);
     owlet_percpu::fence::heavy_rseq();
 }

@@ -1,0 +1,110 @@
+//! A reader-writer lock whose readers write to their own CPU's cache line only.
+//!
+//! While no writer is about, taking it shared is one restartable sequence that looks at the lock's
+//! [`rcu_sync`](crate::rcu_sync) and counts the reader in, and giving it back is another: no locked
+//! instruction, no barrier, no line that two CPUs write. The first writer after a while makes readers slow,
+//! which takes one membarrier; those that follow find them so. When there has been no writer for a while,
+//! readers go back to the fast way by themselves.
+//!
+//! # The protocol
+//! Reader, fast: in one sequence, `rcu_sync` idle and entry counted. Leaves likewise.
+//! Reader, slow: counts, `[A]`, looks at `block` (`protocol`). If a writer is there, counts itself out,
+//! looks for a short time, joins the queue and sleeps.
+//! Writer: takes the *seat* (`seat`), or joins the queue for it; enters the `rcu_sync`; closes `block`
+//! `[D]`; waits until the sums of entries and exits are equal `[C]`. Gives it back: opens `block` `[X]`,
+//! exits the `rcu_sync`, and gives the seat up or, if somebody waits, hands it over (`hand`).
+//!
+//! # Words
+//! | word | written by |
+//! |---|---|
+//! | counters (`place`) | readers; the owner of the seat, for readers that it lets in |
+//! | `core` | the owner of the seat; holders of [`PerCpuRwLock::hold_slow`]; readers that go back to the fast way |
+//! | `block`, `wanted`, stage, owner, the end of the phase | the owner of the seat |
+//! | `pressed` | readers: 1; the owner of the seat: 0 |
+//! | the queue, and `QUEUE` of the seat | whoever has the queue's latch |
+//!
+//! # Who waits for whom
+//! [`Policy`] says who is next. Under all of them nobody is passed over for ever, but writers under
+//! [`Policy::ReaderPreferring`]. A thread that gives up waiting does so under the queue's latch, where it
+//! finds whether it has been served: there is no moment at which both could happen.
+//!
+//! # Panics, ends of threads, forks
+//! - The lock is not poisoned: a panic in a section gives it back like any other way out, and what was
+//!   half-written is there to be seen (as in `parking_lot`).
+//! - A guard that is forgotten, by a thread that ends or not, holds the lock for ever.
+//! - In a forked child, shared holds are over, those of threads that stayed behind and those of the
+//!   forking thread: it must not use what it holds shared over a fork if anybody in the child writes. An
+//!   exclusive or upgradable hold of the forking thread goes on. A lock that another thread was *writing*
+//!   under stays locked in the child for ever, since what it protects is half-written; one that another
+//!   thread was waiting for, or held upgradable, is free. Children made by a raw `clone` that have started
+//!   threads before they first wait for a lock or a grace period find locks as they were.
+//!
+//! # Signals
+//! [`PerCpuRwLock::try_read`] and the end of its guard are async-signal-safe, the first use included; and a
+//! handler may interrupt anything here. Everything else is not for handlers.
+//!
+//! # What is proved where
+//! `tests/loom.rs`: `protocol` and `seat`, each with twins that lack a barrier. `owlet-torture rwlock`:
+//! real sequences and membarriers, timed-out waiters, signals, migrations, threads that come and go.
+//!
+//! # Modules
+//! - `protocol`: counting, and waiting for it (modelled). `seat`: one writer at a time (modelled).
+//! - `place`: the counters' memory. `queue`: who waits.
+//! - `raw`: the lock without data; `read`, `write`, `hand`: its parts. `guard`, `mapped`, `arc`: what one
+//!   holds. `future`: waiting without blocking a thread. `several`: several writers at once.
+
+#[cfg(not(loom))]
+mod future;
+#[cfg(not(loom))]
+mod guard;
+#[cfg(not(loom))]
+mod hand;
+#[cfg(not(loom))]
+mod lock;
+#[cfg(not(loom))]
+mod mapped;
+#[cfg(not(loom))]
+mod place;
+#[doc(hidden)]
+pub mod protocol;
+#[cfg(not(loom))]
+mod queue;
+#[cfg(not(loom))]
+mod raw;
+#[cfg(not(loom))]
+mod read;
+#[doc(hidden)]
+pub mod seat;
+#[cfg(not(loom))]
+mod write;
+
+#[cfg(not(loom))]
+pub use future::{ReadFuture, WriteFuture};
+#[cfg(not(loom))]
+pub use guard::{HoldSlow, ReadGuard, UpgradableGuard, WriteGuard};
+#[cfg(not(loom))]
+pub use lock::{Options, PerCpuRwLock};
+#[cfg(not(loom))]
+pub use mapped::{MappedReadGuard, MappedWriteGuard};
+#[cfg(not(loom))]
+pub(crate) use place::forked;
+#[cfg(not(loom))]
+pub use raw::{LockStats, RawRwLock};
+#[cfg(not(loom))]
+pub use read::ReadHold;
+
+/// Who is next, where readers and writers wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Policy {
+    /// First come, first served, and a writer that follows another at once finds readers still waiting:
+    /// the source's, good for bursts of writers. Readers that come meanwhile wait for the burst's queue.
+    #[default]
+    WriterBurst,
+    /// Phases of writers and of readers alternate: a writer that leaves lets in all readers that wait, and
+    /// the next writer lets them have the lock, and others that come, for two microseconds at least.
+    PhaseFair,
+    /// A writer gets in when there are no readers, and no reader waits for one that has not got in. Writers
+    /// starve if there is never a moment without readers.
+    ReaderPreferring,
+}

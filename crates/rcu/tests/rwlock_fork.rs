@@ -1,0 +1,142 @@
+//! RW-11: forked children (one test, so that nobody else's thread holds the allocator's lock while a child
+//! is made).
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use owlet_rcu::PerCpuRwLock;
+use owlet_rcu::rwlock::Options;
+
+/// Runs `child` in a forked child and says whether it ended, in time, with true.
+fn in_child(raw: bool, child: impl FnOnce() -> bool) -> bool {
+    let pid = if raw {
+        // SAFETY: fork without handlers; the child is single-threaded and leaves by _exit.
+        unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 }
+    } else {
+        // SAFETY: the child leaves by _exit.
+        unsafe { libc::fork() }
+    };
+    if pid == 0 {
+        // SAFETY: takes no pointers; ends a child that stalls.
+        unsafe { libc::alarm(60) };
+        let code = i32::from(!child());
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a valid int.
+    let answer = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    answer == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+/// Works in all ways, with a thread beside.
+fn works(lock: &PerCpuRwLock<u32>) -> bool {
+    *lock.write() += 1;
+    let before = *lock.read();
+    thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| (0..100).for_each(|_| *lock.write() += 1));
+        }
+        (0..100).for_each(|_| drop(lock.read()));
+    });
+    *lock.read() == before + 200 && lock.try_write().is_some() && lock.raw().readers() == 0
+}
+
+/// A thread that does something with a lock until let go.
+struct Other {
+    leave: Arc<Barrier>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Other {
+    fn with<G: 'static>(
+        lock: &'static PerCpuRwLock<u32>,
+        take: fn(&'static PerCpuRwLock<u32>) -> G,
+    ) -> Self {
+        let leave = Arc::new(Barrier::new(2));
+        let (inside, entered) = std::sync::mpsc::channel();
+        let thread = thread::spawn({
+            let leave = leave.clone();
+            move || {
+                let guard = take(lock);
+                inside.send(()).expect("waited for");
+                leave.wait();
+                drop(guard);
+            }
+        });
+        entered.recv().expect("inside");
+        Self { leave, thread }
+    }
+
+    fn end(self) {
+        self.leave.wait();
+        self.thread.join().expect("no panic");
+    }
+}
+
+fn new() -> &'static PerCpuRwLock<u32> {
+    Box::leak(Box::new(Options::new().reopen_after(Duration::from_micros(100)).build(0)))
+}
+
+#[test]
+fn rw_11_forked_children() {
+    // Counts of threads that stayed behind are reset; those of the parent are not.
+    for raw in [false, true] {
+        let lock = new();
+        let other = Other::with(lock, PerCpuRwLock::read);
+        assert!(in_child(raw, || works(lock)), "a reader that stayed behind holds the child up");
+        assert!(lock.try_write().is_none(), "the parent's reader is inside");
+        other.end();
+        assert!(works(lock));
+    }
+
+    // So is the forking thread's own; its guard then counts nothing.
+    let lock = new();
+    let own = lock.read();
+    assert!(in_child(false, || {
+        let wrote = lock.try_write().is_some();
+        // SAFETY: a copy that the parent's does not know of; ended once in this process.
+        drop(unsafe { std::ptr::read(&raw const own) });
+        wrote && works(lock)
+    }));
+    assert!(lock.try_write().is_none());
+    drop(own);
+
+    // A lock that another thread was writing under stays locked.
+    let lock = new();
+    let other = Other::with(lock, PerCpuRwLock::write);
+    assert!(in_child(false, || {
+        lock.try_write_for(Duration::from_millis(50)).is_none() && lock.try_read().is_none()
+    }));
+    other.end();
+    assert!(works(lock));
+
+    // One that the forking thread writes under does not, after it.
+    let lock = new();
+    let own = lock.write();
+    assert!(in_child(false, || {
+        let locked = lock.try_read().is_none();
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&raw const own) });
+        locked && works(lock)
+    }));
+    drop(own);
+
+    // One that another holds upgradable is free, and so is one that others wait for: a writer with the
+    // seat that waits for a reader, and one in the queue behind it.
+    let lock = new();
+    let other = Other::with(lock, PerCpuRwLock::upgradable_read);
+    assert!(in_child(false, || works(lock)));
+    other.end();
+    let lock = new();
+    let reader = Other::with(lock, PerCpuRwLock::read);
+    let writers: Vec<_> = (0..2).map(|_| thread::spawn(|| *lock.write() += 1)).collect();
+    while !lock.is_write_locked() || lock.raw().queued() == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(in_child(false, || works(lock)), "a writer that stayed behind holds the child up");
+    reader.end();
+    writers.into_iter().for_each(|w| w.join().expect("no panic"));
+    assert!(works(lock));
+}
