@@ -1,34 +1,15 @@
 //! RW-11: forked children (one test, so that nobody else's thread holds the allocator's lock while a child
 //! is made).
 
+mod common;
+
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
+use common::fork::{How, in_child};
 use owlet_rcu::PerCpuRwLock;
 use owlet_rcu::rwlock::Options;
-
-/// Runs `child` in a forked child and says whether it ended, in time, with true.
-fn in_child(raw: bool, child: impl FnOnce() -> bool) -> bool {
-    let pid = if raw {
-        // SAFETY: fork without handlers; the child is single-threaded and leaves by _exit.
-        unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 }
-    } else {
-        // SAFETY: the child leaves by _exit.
-        unsafe { libc::fork() }
-    };
-    if pid == 0 {
-        // SAFETY: takes no pointers; ends a child that stalls.
-        unsafe { libc::alarm(60) };
-        let code = i32::from(!child());
-        // SAFETY: ends the process at once.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = 0;
-    // SAFETY: `status` is a valid int.
-    let answer = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    answer == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-}
 
 /// Works in all ways, with a thread beside.
 fn works(lock: &PerCpuRwLock<u32>) -> bool {
@@ -82,10 +63,10 @@ fn new() -> &'static PerCpuRwLock<u32> {
 #[test]
 fn rw_11_forked_children() {
     // Counts of threads that stayed behind are reset; those of the parent are not.
-    for raw in [false, true] {
+    for how in [How::Fork, How::Raw] {
         let lock = new();
         let other = Other::with(lock, PerCpuRwLock::read);
-        assert!(in_child(raw, || works(lock)), "a reader that stayed behind holds the child up");
+        assert!(in_child(how, || works(lock)), "a reader that stayed behind holds the child up");
         assert!(lock.try_write().is_none(), "the parent's reader is inside");
         other.end();
         assert!(works(lock));
@@ -94,7 +75,7 @@ fn rw_11_forked_children() {
     // So is the forking thread's own; its guard then counts nothing.
     let lock = new();
     let own = lock.read();
-    assert!(in_child(false, || {
+    assert!(in_child(How::Fork, || {
         let wrote = lock.try_write().is_some();
         // SAFETY: a copy that the parent's does not know of; ended once in this process.
         drop(unsafe { std::ptr::read(&raw const own) });
@@ -106,7 +87,7 @@ fn rw_11_forked_children() {
     // A lock that another thread was writing under stays locked.
     let lock = new();
     let other = Other::with(lock, PerCpuRwLock::write);
-    assert!(in_child(false, || {
+    assert!(in_child(How::Fork, || {
         lock.try_write_for(Duration::from_millis(50)).is_none() && lock.try_read().is_none()
     }));
     other.end();
@@ -115,7 +96,7 @@ fn rw_11_forked_children() {
     // One that the forking thread writes under does not, after it.
     let lock = new();
     let own = lock.write();
-    assert!(in_child(false, || {
+    assert!(in_child(How::Fork, || {
         let locked = lock.try_read().is_none();
         // SAFETY: as above.
         drop(unsafe { std::ptr::read(&raw const own) });
@@ -127,7 +108,7 @@ fn rw_11_forked_children() {
     // seat that waits for a reader, and one in the queue behind it.
     let lock = new();
     let other = Other::with(lock, PerCpuRwLock::upgradable_read);
-    assert!(in_child(false, || works(lock)));
+    assert!(in_child(How::Fork, || works(lock)));
     other.end();
     let lock = new();
     let reader = Other::with(lock, PerCpuRwLock::read);
@@ -135,7 +116,7 @@ fn rw_11_forked_children() {
     while !lock.is_write_locked() || lock.raw().queued() == 0 {
         thread::sleep(Duration::from_millis(1));
     }
-    assert!(in_child(false, || works(lock)), "a writer that stayed behind holds the child up");
+    assert!(in_child(How::Fork, || works(lock)), "a writer that stayed behind holds the child up");
     reader.end();
     writers.into_iter().for_each(|w| w.join().expect("no panic"));
     assert!(works(lock));
