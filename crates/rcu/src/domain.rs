@@ -2,6 +2,7 @@
 
 use crate::callback::{self, CallbackStats};
 use crate::engine::{EngineRef, Stats};
+use crate::free::{self, Limits, RetireStats};
 use crate::seq::{Cookie, FullCookie};
 
 pub(crate) mod sealed {
@@ -107,6 +108,45 @@ pub trait Domain: Sync + sealed::Sealed {
         callback::quiesce(self.engine());
     }
 
+    /// Has everything retired before freed soon: closes blocks that wait for company and asks for a
+    /// grace period if one is needed. Waits for nothing.
+    fn retire_flush(&self) {
+        free::flush_domain(self.engine());
+    }
+
+    /// Waits until everything retired before, by whatever thread, to this domain and its pools, has been
+    /// freed, and callbacks posted before have returned. Needs no grace period if those that have come
+    /// about are enough.
+    ///
+    /// Objects retired meanwhile are not waited for, even by destructors of those that are: a chain of
+    /// objects of which each retires the next needs as many barriers as it is long. Not inside a section
+    /// of this domain (debug builds panic), and not in a callback or a retired object's destructor
+    /// (panics).
+    fn retire_barrier(&self) {
+        free::barrier(self.engine(), None);
+    }
+
+    /// [`Domain::retire_flush`], and gives empty blocks back to the system, keeping none for five
+    /// seconds. Returns how many bytes. See also [`free::trim`](crate::free::trim).
+    fn retire_trim(&self) -> usize {
+        free::trim_domain(self.engine())
+    }
+
+    /// How much retired memory may wait, and what happens then.
+    fn retire_limits(&self) -> Limits {
+        self.engine().0.free.limits()
+    }
+
+    /// Sets [`Domain::retire_limits`]. Takes effect at once.
+    fn set_retire_limits(&self, limits: Limits) {
+        self.engine().0.free.set_limits(limits);
+    }
+
+    /// What retired objects hold, and what became of those that were.
+    fn retire_stats(&self) -> RetireStats {
+        free::stats(self.engine())
+    }
+
     /// What is queued, and what became of what was.
     fn callback_stats(&self) -> CallbackStats {
         self.engine().callbacks.stats()
@@ -172,6 +212,20 @@ macro_rules! inherent_domain {
             fn barrier(&self);
             /// See [`Domain::quiesce`](crate::Domain::quiesce).
             fn quiesce(&self);
+            /// See [`Domain::retire_flush`](crate::Domain::retire_flush).
+            fn retire_flush(&self);
+            /// See [`Domain::retire_barrier`](crate::Domain::retire_barrier).
+            fn retire_barrier(&self);
+            /// See [`Domain::retire_trim`](crate::Domain::retire_trim).
+            fn retire_trim(&self) -> usize;
+            /// See [`Domain::retire_limits`](crate::Domain::retire_limits).
+            #[must_use]
+            fn retire_limits(&self) -> $crate::free::Limits;
+            /// See [`Domain::set_retire_limits`](crate::Domain::set_retire_limits).
+            fn set_retire_limits(&self, limits: $crate::free::Limits);
+            /// See [`Domain::retire_stats`](crate::Domain::retire_stats).
+            #[must_use]
+            fn retire_stats(&self) -> $crate::free::RetireStats;
             /// See [`Domain::callback_stats`](crate::Domain::callback_stats).
             #[must_use]
             fn callback_stats(&self) -> $crate::callback::CallbackStats;
@@ -191,6 +245,7 @@ macro_rules! inherent_domain {
         }
 
         $crate::callback::inherent_calls!();
+        $crate::free::inherent_retire!();
     };
 }
 

@@ -25,6 +25,7 @@
 //!   `future`: grace periods to `.await`.
 //! - [`callback`]: what is to be done after a grace period, by the worker. [`cell`]: a value tied to a
 //!   domain.
+//! - [`free`]: objects that are freed together, after a grace period.
 //! - `srcu`: the domain (`srcu`), its memory (`srcu::block`), its part of grace periods
 //!   (`srcu::grace`).
 //! - `qsbr`, `tasks`: flavours whose threads register. `quiescent`: when is their grace period over?
@@ -48,6 +49,7 @@ mod domain;
 mod engine;
 #[cfg(not(loom))]
 pub mod expedite;
+pub mod free;
 #[cfg(not(loom))]
 mod future;
 #[doc(hidden)]

@@ -111,6 +111,7 @@ impl Roster {
 
     /// Gives the roster of a dropped domain back, or leaks it if something is still under way.
     pub(crate) fn release(&'static self) {
+        crate::free::dropped(EngineRef(&self.engine));
         if let Some(why) = self.engine.unrest() {
             crate::stall::report_leak(&self.engine, why);
         }
@@ -239,6 +240,10 @@ impl Flavour for Roster {
         // Callbacks are counted by CPU: at the latest when there are so many in all.
         let each = urgent_at / owlet_percpu::cpus() as u64;
         (self.kind() == Kind::Tasks).then_some((window, each.max(1)))
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.holdouts().next().is_none()
     }
 
     fn is_inside(&self) -> Option<bool> {

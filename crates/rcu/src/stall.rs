@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::FromRawFd;
 
-use crate::engine::{Engine, Holder};
+use crate::engine::{Engine, EngineRef, Holder};
 
 /// What is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub enum Kind {
     /// taken a guard of the same domain that is still open. Unless another thread has the guard, it
     /// waits for itself.
     OwnSection,
+    /// The domain's retired objects have reached its cap, and threads that retire have been held up since
+    /// (see [`crate::free::Backpressure::Wait`]). Once, until there is room again.
+    Full,
     /// A domain was dropped that was still in use, for the reason given. Its memory is kept until
     /// that is over; for ever, if it never is.
     Leaked(&'static str),
@@ -49,6 +52,10 @@ pub struct Report {
     pub pending_callbacks: u64,
     /// Bytes that these are going to free, as far as they said.
     pub pending_bytes: u64,
+    /// Objects that were retired and have not been freed.
+    pub retired: u64,
+    /// Bytes that these hold.
+    pub retired_bytes: u64,
 }
 
 impl fmt::Display for Report {
@@ -64,11 +71,20 @@ impl fmt::Display for Report {
                  it entered is open; unless another thread has the guard, it waits for itself",
                 self.age
             )?,
+            Kind::Full => write!(
+                f,
+                "domain {name} has reached its cap on retired objects; retiring has been held up for {:.1?}",
+                self.age
+            )?,
             Kind::Leaked(why) => write!(f, "domain {name} is dropped while {why}")?,
         }
         if self.pending_callbacks != 0 {
             let Self { pending_callbacks: calls, pending_bytes: bytes, .. } = self;
             write!(f, "; {calls} callbacks wait, {bytes} bytes to be freed")?;
+        }
+        if self.retired != 0 {
+            let Self { retired, retired_bytes: bytes, .. } = self;
+            write!(f, "; {retired} retired objects wait, which hold {bytes} bytes")?;
         }
         for holder in &self.holders {
             let Holder { what, thread, tid, .. } = holder;
@@ -111,26 +127,33 @@ pub(crate) fn is_due(age_ns: u64, reports: u32) -> bool {
 
 /// A grace period of `engine` has been waited for so long.
 #[cold]
-pub(crate) fn report(engine: &Engine, age_ns: u64) {
+pub(crate) fn report(engine: &'static Engine, age_ns: u64) {
     tell(engine, Kind::Stalled, Duration::from_nanos(age_ns));
 }
 
 /// A thread may be waiting for itself.
 #[cold]
-pub(crate) fn report_own(engine: &Engine, age_ns: u64) {
+pub(crate) fn report_own(engine: &'static Engine, age_ns: u64) {
     tell(engine, Kind::OwnSection, Duration::from_nanos(age_ns));
+}
+
+/// Threads are held up at a domain's cap.
+#[cold]
+pub(crate) fn report_full(engine: &'static Engine, age: Duration) {
+    tell(engine, Kind::Full, age);
 }
 
 /// A domain has been dropped and its memory could not be given back.
 #[cold]
-pub(crate) fn report_leak(engine: &Engine, why: &'static str) {
+pub(crate) fn report_leak(engine: &'static Engine, why: &'static str) {
     tell(engine, Kind::Leaked(why), Duration::ZERO);
 }
 
-fn tell(engine: &Engine, kind: Kind, age: Duration) {
+fn tell(engine: &'static Engine, kind: Kind, age: Duration) {
     let mut holders = Vec::new();
     engine.flavour().holders(&mut holders);
     let callbacks = engine.callbacks.stats();
+    let retired = crate::free::stats(EngineRef(engine));
     let report = Report {
         kind,
         domain: engine.name(),
@@ -138,6 +161,8 @@ fn tell(engine: &Engine, kind: Kind, age: Duration) {
         holders,
         pending_callbacks: callbacks.pending(),
         pending_bytes: callbacks.pending_bytes,
+        retired: retired.pending,
+        retired_bytes: retired.pending_bytes,
     };
     let reporter = REPORTER.load(Ordering::Acquire);
     if reporter.is_null() {

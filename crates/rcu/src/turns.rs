@@ -93,6 +93,12 @@ impl Turns {
         self.seq.load(Ordering::Relaxed)
     }
 
+    /// Where the sequence number is, for the restartable sequences of `free`. Only to be read.
+    #[cfg(not(loom))]
+    pub(crate) fn seq_at(&self) -> *const u64 {
+        self.seq.as_ptr().cast_const()
+    }
+
     /// Becomes the leader, if there is none. `me` names the caller and is not 0.
     ///
     /// A caller that leads already, further up its stack (the worker, when a callback waits), abandons

@@ -209,6 +209,16 @@ impl Mapping {
         base
     }
 
+    /// The mapping again that [`Mapping::leak`] let go of.
+    ///
+    /// # Safety
+    /// `base` came from [`Mapping::leak`] of a mapping of `len` bytes, and nobody else uses or adopts
+    /// it.
+    #[must_use]
+    pub unsafe fn adopt(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len }
+    }
+
     /// Asks that a forked child find the pages zeroed (`MADV_WIPEONFORK`, Linux 4.14). Only for
     /// anonymous mappings.
     ///

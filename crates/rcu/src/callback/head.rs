@@ -102,7 +102,7 @@ impl Head {
     }
 
     /// What the callback is going to free.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.bytes)
     }
 
@@ -113,7 +113,7 @@ impl Head {
     }
 
     /// Claims the head for a queue.
-    pub(super) fn post(&self, func: Callback) -> Posting {
+    pub(crate) fn post(&self, func: Callback) -> Posting {
         loop {
             let (relaxed, state) = (Ordering::Relaxed, &self.state);
             match state.compare_exchange(IDLE, QUEUED, Ordering::Acquire, relaxed) {
@@ -134,7 +134,7 @@ impl Head {
 
     /// Gives the head back to its owner, i.e. to its callback. The caller holds it exclusively, and
     /// does not touch it afterwards.
-    pub(super) fn take(&self) -> Taken {
+    pub(crate) fn take(&self) -> Taken {
         let func = self.func.load(Ordering::Relaxed);
         let taken = self.state.compare_exchange(QUEUED, IDLE, Ordering::Release, Ordering::Relaxed);
         if taken.is_err() {

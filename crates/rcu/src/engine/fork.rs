@@ -74,6 +74,7 @@ fn put_right(alone: bool) {
         engine.flavour().forked(alone);
         engine.callbacks.inherit(&engine, me);
     }
+    crate::free::inherit(me);
     worker::forked();
     rwlock::forked(alone);
     if alone {

@@ -81,12 +81,28 @@ impl Run {
 
     /// After [`Step::Done`]: the grace period has ended, and so has the leadership.
     pub(super) fn end(self) {
+        let engine = self.finish();
+        resign(engine);
+    }
+
+    /// [`Run::end`] that lets the worker sleep if it would only learn that deferred free has got on: that
+    /// is looked after by those who retire, and by the worker in its own time.
+    fn end_quietly(self) {
+        let engine = self.finish();
+        if engine.callbacks.is_idle() && engine.wakers.is_empty() {
+            engine.turns.resign(&Futex::default());
+        } else {
+            resign(engine);
+        }
+    }
+
+    fn finish(&self) -> EngineRef {
         let engine = self.engine;
         if engine.hurried() {
             engine.counters.expedited.add(1);
         }
         engine.turns.end();
-        resign(engine);
+        engine
     }
 
     /// After [`Step::Blocked`]: how long to wait before the next step; counts, and reports stalls.
@@ -163,6 +179,36 @@ pub(super) fn lead(engine: EngineRef) -> bool {
 }
 
 impl EngineRef {
+    /// Brings a moment about on the spot, if nobody leads, nobody seems to be inside, and nobody turns out
+    /// to be. True if it has passed.
+    pub(crate) fn try_once(self, cookie: Cookie) -> bool {
+        let quiet = self.turns.leader() == 0 && self.flavour().is_quiet();
+        if !quiet || !self.turns.try_lead(held::identity()) {
+            return self.poll(cookie);
+        }
+        if self.poll(cookie) {
+            resign(self);
+            return true;
+        }
+        let mut run = Run::begin(self);
+        loop {
+            match run.step() {
+                Step::Done => {
+                    run.end_quietly();
+                    return self.poll(cookie);
+                }
+                Step::Fence => {
+                    super::heavy_fence();
+                    run.fenced();
+                }
+                Step::Blocked => {
+                    run.abandon();
+                    return false;
+                }
+            }
+        }
+    }
+
     /// Waits for a moment; `hurry` spins first and hurries whoever leads.
     pub(crate) fn wait(self, cookie: Cookie, hurry: bool) {
         fork::check();

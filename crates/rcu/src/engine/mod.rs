@@ -30,6 +30,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use core::time::Duration;
 
 use crate::callback::queue::Queue;
+use crate::free::{self, Ledger};
 use crate::protocol::{Step, Stepper};
 use crate::roster::Aside;
 use crate::seq::{self, Cookie, FullCookie};
@@ -90,6 +91,21 @@ pub(crate) trait Flavour: Sync {
         None
     }
 
+    /// True if each grace period has a heavy fence ([`Step::Fence`]) after it began.
+    fn fences_everywhere(&self) -> bool {
+        false
+    }
+
+    /// True if nobody seems to be inside; a hint, and cheap.
+    fn is_quiet(&self) -> bool {
+        false
+    }
+
+    /// True if the calling thread may be what grace periods wait for.
+    fn holds(&self) -> bool {
+        self.is_inside().unwrap_or(true)
+    }
+
     /// In a forked child, on its first thread; `alone` if that is still the only one. Sections and
     /// registrations of threads that stayed behind are to be struck out.
     fn forked(&self, alone: bool);
@@ -125,6 +141,7 @@ pub struct Engine {
     asked_at: AtomicU64,
     pub(crate) work: worker::Link,
     pub(crate) callbacks: Queue,
+    pub(crate) free: Ledger,
     pub(crate) wakers: worker::Wakers,
     pub(crate) counters: Counters,
     name_at: AtomicPtr<u8>,
@@ -190,6 +207,7 @@ impl Engine {
             asked_at: AtomicU64::new(0),
             work: worker::Link::new(),
             callbacks: Queue::new(),
+            free: Ledger::new(),
             wakers: worker::Wakers::new(),
             counters: Counters::new(),
             name_at: AtomicPtr::new(core::ptr::null_mut()),
@@ -235,6 +253,7 @@ impl Engine {
         self.wanted.store(seq::START, Ordering::Relaxed);
         self.counters.clear();
         self.callbacks.renew();
+        self.free.renew();
     }
 
     /// Why a domain that is dropped is still in use, if it is (apart from its readers).
@@ -252,12 +271,13 @@ impl Engine {
 
     /// True if a dropped domain's block may be used for another: no grace period runs or is wanted,
     /// and nobody, like the worker, has it in hand.
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_at_rest(&'static self) -> bool {
         let wanted = Cookie(self.wanted.load(Ordering::Acquire));
         self.turns.leader() == 0
             && self.turns.poll(wanted)
             && self.work.is_idle()
             && self.callbacks.is_idle()
+            && free::is_idle(EngineRef(self))
     }
 
     /// True if nobody leads.
@@ -300,6 +320,16 @@ impl Engine {
     /// [`Engine::snapshot`] where it is known that nothing is to be put right after a fork.
     pub(crate) fn snapshot_here(&self) -> Cookie {
         self.turns.snapshot(full_fence)
+    }
+
+    /// Where the sequence number is.
+    pub(crate) fn seq_at(&self) -> *const u64 {
+        self.turns.seq_at()
+    }
+
+    /// The sequence number as it is.
+    pub(crate) fn seq_now(&self) -> u64 {
+        self.turns.seq()
     }
 
     /// A moment that has passed.
@@ -353,15 +383,27 @@ impl EngineRef {
     /// A snapshot that comes about without further calls.
     pub(crate) fn start_poll(self, expedited: bool) -> Cookie {
         let cookie = self.snapshot();
+        self.ask(cookie, expedited);
+        cookie
+    }
+
+    /// Has a moment come about without further calls.
+    pub(crate) fn ask(self, cookie: Cookie, expedited: bool) {
         if expedited {
-            seq::advance(&self.expedite_until, cookie);
-            self.nudge();
+            self.hurry_up(cookie);
         }
         seq::advance(&self.wanted, cookie);
         if !worker::drive(self) {
             worker::help(self, cookie);
         }
-        cookie
+    }
+
+    /// Grace periods up to a moment are to be quick from now on.
+    pub(crate) fn hurry_up(self, cookie: Cookie) {
+        if !seq::is_at_or_after(self.expedite_until.load(Ordering::Relaxed), cookie.0) {
+            seq::advance(&self.expedite_until, cookie);
+            self.nudge();
+        }
     }
 
     /// The grace period in progress, or else the next, is to be quick from now on.

@@ -273,13 +273,14 @@ impl BlockRef {
         if core::ptr::eq(self.0.as_ptr(), &raw const RESERVE.block) {
             return;
         }
+        crate::free::dropped(self.engine());
         let inside = (!self.is_quiet()).then_some("a section is open");
         let why = inside.or_else(|| self.engine.unrest());
-        let free = why.is_none() && self.engine.is_at_rest();
+        let free = why.is_none() && self.engine().0.is_at_rest();
         // What is queued may be no more than the callback that drops the domain, or have been called.
         let called = || callback::is_running() || self.engine.callbacks.stats().pending() == 0;
         if let Some(why) = why.filter(|why| *why != QUEUED || !called()) {
-            stall::report_leak(&self.engine, why);
+            stall::report_leak(self.engine().0, why);
         }
         self.used.store(if free { FREE } else { ORPHANED }, Ordering::Release);
     }
@@ -293,7 +294,7 @@ impl BlockRef {
         if taken(FREE) {
             return true;
         }
-        let rests = || self.is_quiet() && self.engine.is_at_rest();
+        let rests = || self.is_quiet() && self.engine().0.is_at_rest();
         if self.used.load(Ordering::Acquire) != ORPHANED || !rests() || !taken(ORPHANED) {
             return false;
         }

@@ -28,6 +28,21 @@ impl Flavour for Handle {
         run.stepper.fenced();
     }
 
+    fn fences_everywhere(&self) -> bool {
+        self.block().is_some_and(|block| !block.is_fenced())
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.block().is_some_and(BlockRef::is_quiet)
+    }
+
+    fn holds(&self) -> bool {
+        self.block().is_some_and(|block| {
+            let id = block.id.load(Ordering::Relaxed);
+            held::count(id, 0) + held::count(id, held::RANK) != 0
+        })
+    }
+
     fn holders(&self, out: &mut Vec<Holder>) {
         if let Some(block) = self.block() {
             sections::holders(&block.engine, out);

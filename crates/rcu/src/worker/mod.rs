@@ -54,7 +54,7 @@ pub(crate) struct Need {
 pub(crate) type Source = fn(EngineRef) -> Option<Need>;
 
 /// Everybody for whom the worker works.
-const SOURCES: &[Source] = &[cookies, wakers::serve, crate::callback::serve];
+const SOURCES: &[Source] = &[cookies, wakers::serve, crate::callback::serve, crate::free::serve];
 
 /// The source of polled cookies.
 fn cookies(engine: EngineRef) -> Option<Need> {
@@ -304,7 +304,7 @@ fn ask(engine: EngineRef) -> Option<Need> {
     all
 }
 
-fn merge(a: Need, b: Need) -> Need {
+pub(crate) fn merge(a: Need, b: Need) -> Need {
     let later = crate::seq::is_at_or_after(a.cookie.0, b.cookie.0);
     Need {
         cookie: if later { a.cookie } else { b.cookie },

@@ -116,6 +116,11 @@ impl Wakers {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
+    /// True if nobody waits; a hint.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+
     /// Puts a waker down, to be woken once the moment has passed.
     pub(crate) fn push(&self, cookie: Cookie, waker: &Waker) -> Ticket {
         let waker = UnsafeCell::new(Some(waker.clone()));

@@ -1,0 +1,137 @@
+//! Batched deferred free: objects that are unpublished are freed together, after a grace period.
+//!
+//! `retire` puts an object's address into this CPU's block, a page. A full block gets a cookie and waits
+//! in this CPU's queue; whoever closes a block frees the oldest ones whose grace period is over. So
+//! memory comes back to the threads that use it up, no callback is queued for each object, and if grace
+//! periods have come about anyway none is asked for. The kernel's `kvfree_rcu` (mm/slab_common.c) with
+//! polled cookies, where each page has its own.
+//!
+//! # The protocol
+//! *Putting in* ([`put`](put::put)): in one restartable sequence, load this CPU's open block, check for
+//! room, write the object's words, note the domain's sequence number in the block's stamp, and as the
+//! last store count the object and its bytes. No locked instruction, no fence. Threads without rseq, and
+//! domains whose grace periods have no heavy fence, use blocks behind a lock that nobody waits for.
+//!
+//! *Closing*: when there is no room, in one more sequence, a fresh block takes the full one's place. Then
+//! the full one is its thread's alone; it takes a snapshot, books the bytes, and puts it into a queue.
+//! Then it frees up to four ready blocks, and asks for a grace period if four wait: leads it on the spot
+//! if nobody is inside, or else has the worker bring it about.
+//!
+//! *The worker*: frees what producers left, brings about the grace periods that the rest waits for, and
+//! closes blocks that have been open for long ([`Limits::linger`]), so that a lone object is freed in
+//! time.
+//!
+//! *A barrier* turns the generation over (`tally`), closes all open blocks and waits until no block of the
+//! old generation is left.
+//!
+//! # Batches
+//! A batch is what waits in one queue for one cookie. As at most two cookies of a domain have not passed,
+//! there are two batches at most on a CPU, and no more grace periods are asked for than can begin. A
+//! block never joins a batch whose cookie is older than its own (the bug of the first polled
+//! `kvfree_rcu`, 2022, mutant M6, in which a batch in flight gained a channel's objects and freed them
+//! with the others).
+//!
+//! # Which cookie
+//! | block | cookie |
+//! |---|---|
+//! | full | a snapshot taken after the last object was put in |
+//! | open, taken by a flush | the earlier of a snapshot taken now and what the stamp says |
+//!
+//! So objects in a half-empty block need no grace period of their own if others have come about.
+//!
+//! # Who may write what
+//! `lanes` (open blocks), `queue` (closed ones), `block` (a block's words), `store` (where all that is).
+//!
+//! # Barriers
+//! `[F1]` in `tally`, `[F2]` in `queue`, `[F3]` to `[F5]` in `lanes`; `[L]` in `turns` is a snapshot's.
+//!
+//! # Invariants
+//! 1. An object is in one block, and a block in one place: a bank, a queue, the overflow list, or one
+//!    thread's hands. (One owner at a time, so each object is freed once.)
+//! 2. A block's cookie is that of a snapshot which came after each of its objects was unpublished.
+//! 3. What a stamp without a fence lacks, one more grace period makes up for, in domains of which every
+//!    grace period has a heavy fence after it began: whoever looked at the sequence number before that
+//!    grace period began has, by its fence, unpublished for everybody before the next one begins.
+//! 4. Nothing is locked while an object is freed, memory is asked for or given back, or a thread woken:
+//!    so allocators, destructors and callbacks may retire.
+//!
+//! # Where it may be called
+//! | where | what |
+//! |---|---|
+//! | inside a section, holding locks, while a thread ends | everything but barriers; see [`Backpressure`] for waits |
+//! | in a callback, in a destructor of a retired object | the same; nothing waits there, and nothing is freed inside a destructor: the loop around it goes on, so chains of any length need no stack |
+//! | in an allocator's hooks | `retire_with`, `retire_head`; blocks are mapped, not allocated |
+//! | in a signal handler | only `call_head_in_handler` |
+//!
+//! Without memory for a block an object with a head goes to the domain's callbacks, which need none; for
+//! others the caller waits for a grace period and frees it at once, or, where it must not wait, for
+//! memory. A destructor that panics is contained and counted.
+//!
+//! # Fork
+//! A forked child has a copy of what waited and frees it after grace periods of its own, once it retires,
+//! flushes or waits at a barrier. What other threads had in their hands at the instant of the fork (a
+//! block each at most) stays with them: the child leaks it. After a raw `clone` the same happens at the
+//! child's first wait or full block.
+//!
+//! # What is proved where
+//! `tests/loom.rs` (`free_..`): a flush against sequences, cookies against grace periods and readers,
+//! queues, barriers, each with a twin that fails. `tests/free.rs`, `tests/free_fork.rs`: KF-01 to KF-15.
+//! Torture (`owlet-torture run`): poison, migrating producers, threads that come and go, forks; mutants M6
+//! and M7.
+
+#[cfg(not(loom))]
+mod arch;
+#[cfg(not(loom))]
+mod barrier;
+#[cfg(not(loom))]
+mod block;
+#[cfg(not(loom))]
+mod domain;
+#[cfg(not(loom))]
+mod lanes;
+#[cfg(not(loom))]
+mod ledger;
+#[cfg(not(loom))]
+mod pool;
+#[cfg(not(loom))]
+mod pressure;
+#[cfg(not(loom))]
+mod put;
+#[doc(hidden)]
+pub mod queue;
+#[cfg(not(loom))]
+mod reclaim;
+#[cfg(not(loom))]
+mod retire;
+#[cfg(not(loom))]
+mod serve;
+#[cfg(not(loom))]
+mod store;
+#[doc(hidden)]
+pub mod tally;
+#[cfg(not(loom))]
+mod twice;
+
+#[cfg(not(loom))]
+pub use domain::{barrier_all, flush};
+#[cfg(not(loom))]
+pub use ledger::{Backpressure, Limits, RetireStats};
+#[cfg(not(loom))]
+pub use pool::Pool;
+#[cfg(not(loom))]
+pub use pressure::{trim, watch_pressure};
+#[cfg(not(loom))]
+pub use retire::Full;
+
+#[cfg(not(loom))]
+pub(crate) use barrier::{barrier, flush as flush_domain, trim as trim_domain};
+#[cfg(not(loom))]
+pub(crate) use domain::{dropped, inherent_retire, inherit, is_idle, stats};
+#[cfg(not(loom))]
+pub(crate) use ledger::Ledger;
+#[cfg(not(loom))]
+pub(crate) use retire::{
+    retire, retire_box, retire_call, retire_dealloc, retire_head, retire_with, try_retire,
+};
+#[cfg(not(loom))]
+pub(crate) use serve::serve;

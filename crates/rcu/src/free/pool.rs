@@ -1,0 +1,197 @@
+//! Pools: objects of one type that are freed in one way.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use super::block::{Free, POOL, weight};
+use super::ledger::{self, RetireStats, bump};
+use super::put::{NoMemory, put_into, retired_twice};
+use super::reclaim::{help, is_freeing};
+use super::retire::{Full, drop_box, free_inline};
+use super::store::{self, Store};
+use super::{arch, barrier, twice};
+use crate::domain::Domain;
+use crate::engine::EngineRef;
+
+/// A channel of its own for objects of one type: blocks that hold only addresses (twice as many objects
+/// a page), a barrier that waits for nobody else's objects, and statistics.
+///
+/// A pool is a pointer; it can be a `static`. Its objects count towards its domain's cap. Dropping it
+/// waits for nothing: what is in it is freed in time.
+///
+/// ```
+/// use owlet_rcu::{Srcu, free::Pool};
+///
+/// static DOMAIN: Srcu = Srcu::new();
+/// static NODES: Pool<[u64; 8]> = Pool::new(&DOMAIN);
+///
+/// NODES.retire(Box::new([0; 8]));
+/// NODES.barrier();
+/// assert_eq!(NODES.stats().freed, 1);
+/// ```
+pub struct Pool<'d, T: Send + 'static> {
+    domain: &'d dyn Domain,
+    free: Free,
+    /// What is retired are boxes.
+    boxes: bool,
+    store: AtomicPtr<Store>,
+    _objects: PhantomData<fn(T)>,
+}
+
+impl<'d, T: Send + 'static> Pool<'d, T> {
+    /// A pool of boxes, freed after grace periods of `domain`.
+    #[must_use]
+    pub const fn new(domain: &'d dyn Domain) -> Self {
+        Self::with(domain, drop_box::<T>, true)
+    }
+
+    /// A pool of objects that `free` frees.
+    ///
+    /// # Safety
+    /// `free` may be called on any thread with the address of whatever is retired to the pool.
+    #[must_use]
+    pub const unsafe fn new_with(domain: &'d dyn Domain, free: unsafe fn(*mut ())) -> Self {
+        Self::with(domain, free, false)
+    }
+
+    const fn with(domain: &'d dyn Domain, free: Free, boxes: bool) -> Self {
+        let store = AtomicPtr::new(core::ptr::null_mut());
+        Self { domain, free, boxes, store, _objects: PhantomData }
+    }
+
+    /// Frees a box after a grace period. Only for pools made by [`Pool::new`] (panics otherwise).
+    ///
+    /// As [`Srcu::retire`](crate::Srcu::retire) in all else.
+    #[inline]
+    pub fn retire(&self, object: Box<T>) {
+        assert!(self.boxes, "a box is retired to a pool of something else");
+        // SAFETY: a box, as the pool wants it, and ours.
+        unsafe { self.retire_raw(NonNull::from(Box::leak(object))) };
+    }
+
+    /// [`Pool::retire`] unless the domain's cap is reached.
+    ///
+    /// # Errors
+    /// The object, if it is and nothing can be freed at once.
+    pub fn try_retire(&self, object: Box<T>) -> Result<(), Full<Box<T>>> {
+        let engine = self.domain.engine();
+        if engine.0.free.is_full() && (is_freeing() || !help(engine)) {
+            if let Some(store) = self.made() {
+                bump(&store.counts.refused, 1);
+            }
+            return Err(Full(object));
+        }
+        self.retire(object);
+        Ok(())
+    }
+
+    /// Frees what readers may still have a pointer to: [`Pool::retire`] without claiming that nobody
+    /// looks at it meanwhile.
+    ///
+    /// # Safety
+    /// `object` came from `Box::into_raw` (or is what the function of [`Pool::new_with`] frees), has been
+    /// unpublished, and is retired once.
+    #[inline]
+    pub unsafe fn retire_raw(&self, object: NonNull<T>) {
+        let at = object.as_ptr().cast::<()>();
+        let words = [at.expose_provenance(), 0];
+        let weight = const { weight(size_of::<T>(), POOL) };
+        if !twice::remember(words) {
+            return retired_twice(self.domain.engine());
+        }
+        if let Some(store) = self.made()
+            // SAFETY: the caller's.
+            && unsafe { arch::push::<POOL>(store, words, weight) }
+        {
+            return;
+        }
+        // SAFETY: the caller's.
+        unsafe { self.retire_slow(at, words, weight) };
+    }
+
+    /// # Safety
+    /// As [`Pool::retire_raw`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn retire_slow(&self, at: *mut (), words: [usize; 2], weight: u64) {
+        crate::engine::fork::check();
+        let put = || {
+            // SAFETY: the caller's.
+            let put = |store| unsafe { put_into::<POOL>(store, words, weight) };
+            self.store_slow().ok_or(NoMemory).and_then(put).is_ok()
+        };
+        if !put() {
+            twice::forget(at);
+            // SAFETY: the caller's.
+            free_inline(self.domain.engine(), || unsafe { (self.free)(at) }, put);
+        }
+    }
+
+    #[inline(always)]
+    fn made(&self) -> Option<&'static Store> {
+        // SAFETY: null, or a store, which lives for ever.
+        unsafe { self.store.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_slow(&self) -> Option<&'static Store> {
+        if let Some(store) = self.made() {
+            return Some(store);
+        }
+        let engine = self.domain.engine();
+        // The domain's own first: the worker looks there.
+        super::put::store_of(engine)?;
+        let mine = store::claim(engine, Some(self.free))?;
+        let (null, at) = (core::ptr::null_mut(), core::ptr::from_ref(mine).cast_mut());
+        match self.store.compare_exchange(null, at, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Some(mine),
+            Err(_) => {
+                mine.release();
+                self.made()
+            }
+        }
+    }
+
+    /// Waits until everything retired to this pool before, by whatever thread, has been freed.
+    ///
+    /// Not inside a section of the domain (debug builds panic), and not in a callback or a destructor
+    /// that is run for a retired object (panics).
+    pub fn barrier(&self) {
+        if let Some(store) = self.made() {
+            barrier::barrier(self.domain.engine(), Some(store));
+        }
+    }
+
+    /// Has what is in the pool freed soon, without waiting for company.
+    pub fn flush(&self) {
+        if let Some(store) = self.made() {
+            store.flush_and_ask();
+        }
+    }
+
+    /// What the pool holds and has done; `peak_bytes` and `residency_max` are the domain's.
+    #[must_use]
+    pub fn stats(&self) -> RetireStats {
+        let engine: EngineRef = self.domain.engine();
+        let passed = |cookie| engine.poll(crate::seq::Cookie(cookie));
+        ledger::stats(&engine.0.free, self.made().into_iter(), passed)
+    }
+}
+
+impl<T: Send + 'static> Drop for Pool<'_, T> {
+    fn drop(&mut self) {
+        if let Some(store) = self.made() {
+            store.flush_and_ask();
+            store.release();
+        }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Pool<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("stats", &self.stats()).finish()
+    }
+}

@@ -1,0 +1,216 @@
+//! Freeing what is ready, asking for grace periods, and what happens at the cap.
+
+use core::cell::Cell;
+use core::panic::AssertUnwindSafe;
+use core::ptr::NonNull;
+use core::sync::atomic::{Ordering, fence};
+use core::time::Duration;
+use std::panic::catch_unwind;
+
+use owlet_sys::clock::monotonic_ns;
+
+use super::block::Block;
+use super::ledger::{Backpressure, bump};
+use super::queue::Queue;
+use super::store::{self, Store, TICK};
+use crate::engine::EngineRef;
+use crate::engine::pace::Futex;
+use crate::seq::{Cookie, is_at_or_after};
+use crate::{callback, stall, worker};
+
+/// Blocks of one CPU that wait before a grace period is asked for at once; fewer wait for the worker's
+/// next tick.
+pub(super) const START: u32 = 4;
+/// Blocks that a thread frees for each one that it closes.
+const SHARE: usize = 4;
+/// The same, once the domain holds a quarter of its cap.
+const PRESSED_SHARE: usize = 16;
+/// For how long [`Backpressure::Help`] holds a thread up.
+const HELP: Duration = Duration::from_millis(2);
+/// After how long a wait at the cap is reported.
+const REPORT: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// The block whose objects this thread is freeing, and its store.
+    static IN_HAND: Cell<Option<(&'static Store, NonNull<Block>)>> = const { Cell::new(None) };
+}
+
+/// True while this thread frees objects: their destructors may retire, but not wait.
+pub(crate) fn is_freeing() -> bool {
+    IN_HAND.with(Cell::get).is_some()
+}
+
+/// The block in this thread's hands, if it is `store`'s.
+pub(super) fn in_hand(store: &Store) -> Option<NonNull<Block>> {
+    let (of, block) = IN_HAND.with(Cell::get)?;
+    core::ptr::eq(of, store).then_some(block)
+}
+
+impl Store {
+    /// Frees the objects of a block and gives it back.
+    ///
+    /// # Safety
+    /// The caller has the block to itself, and the grace period of its last object is over.
+    pub(super) unsafe fn free_block(&'static self, block: NonNull<Block>) {
+        let Some(engine) = self.engine() else { return };
+        // SAFETY: the caller's.
+        let inner = unsafe { block.as_ref() };
+        let before = IN_HAND.with(|hand| hand.replace(Some((self, block))));
+        loop {
+            // What a destructor that panics was working on is as good as freed; the others go on.
+            // SAFETY: the caller's.
+            let free = || unsafe { inner.free_objects() };
+            match catch_unwind(AssertUnwindSafe(free)) {
+                Ok(()) => break,
+                // What was thrown may panic again when dropped, so it is not.
+                Err(thrown) => core::mem::forget(thrown),
+            }
+            bump(&self.counts.panicked, 1);
+        }
+        IN_HAND.with(|hand| hand.set(before));
+        let (objects, bytes) = (inner.objects() as u64, inner.bytes());
+        let age = monotonic_ns().saturating_sub(inner.since.load(Ordering::Relaxed));
+        let ledger = &engine.0.free;
+        bump(&self.counts.freed, objects);
+        bump(&self.counts.blocks_freed, 1);
+        bump(&self.counts.residency_ns, age.saturating_mul(objects));
+        if age > ledger.residency_max.load(Ordering::Relaxed) {
+            ledger.residency_max.fetch_max(age, Ordering::Relaxed);
+        }
+        self.counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        ledger.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // SAFETY: the caller's; its objects are gone.
+        unsafe { self.give_back(block) };
+        if ledger.waiting.load(Ordering::Relaxed) != 0 {
+            ledger.gate.open(&Futex::default());
+        }
+    }
+
+    /// Frees ready blocks, at most so many, the present CPU's first and each CPU's oldest first; says how
+    /// many. Nothing inside a destructor: the loop around that one goes on.
+    pub(super) fn reclaim(&'static self, most: usize) -> usize {
+        self.reclaim_from(most, |_| true)
+    }
+
+    /// [`Store::reclaim`] from those queues that `whose` accepts.
+    pub(super) fn reclaim_from(
+        &'static self,
+        most: usize,
+        whose: impl Fn(&Queue) -> bool,
+    ) -> usize {
+        let Some(engine) = self.engine().filter(|_| !is_freeing()) else { return 0 };
+        self.drain_overflow();
+        let (me, mut freed) = (crate::held::identity(), 0);
+        for queue in self.queues().filter(|queue| whose(queue)) {
+            while freed < most && !queue.is_empty() {
+                // Only as long as the first is ready: the others are no older (invariant 1 of `queue`).
+                let ready = |cookie| engine.poll(Cookie(cookie));
+                let Some(link) = queue.try_lock(me).and_then(|mut queue| queue.pop(ready)) else {
+                    break;
+                };
+                freed += 1;
+                // SAFETY: taken out of the queue, so ours alone; links there are blocks, and its moment
+                // has passed.
+                unsafe { self.free_block(link.cast()) };
+            }
+        }
+        freed
+    }
+
+    /// [`Store::reclaim`] by somebody who is not the worker.
+    pub(super) fn reclaim_here(&'static self, most: usize) -> usize {
+        let freed = self.reclaim(most);
+        bump(&self.counts.by_producers, freed as u64);
+        freed
+    }
+
+    /// A block has been closed, with that moment.
+    pub(super) fn after_close(&'static self, engine: EngineRef, cookie: Cookie) {
+        let ledger = &engine.0.free;
+        let pressed = ledger.is_pressed();
+        let share = if pressed { PRESSED_SHARE } else { SHARE };
+        self.reclaim_here(share);
+        let waiting = self.queues().next().map_or(0, Queue::len);
+        if waiting < START && !pressed {
+            self.arm(TICK);
+        } else if !is_at_or_after(engine.wanted().0, cookie.0) && !engine.poll(cookie) {
+            self.ask(engine, cookie, pressed);
+            self.reclaim_here(share);
+        }
+        if ledger.is_full() {
+            self.at_cap(engine);
+        }
+    }
+
+    /// Has a grace period brought about: on the spot if nobody is inside, otherwise by the worker.
+    pub(super) fn ask(&self, engine: EngineRef, cookie: Cookie, hurry: bool) {
+        bump(&self.counts.asked, 1);
+        self.arm(TICK);
+        if !engine.try_once(cookie) {
+            engine.ask(cookie, hurry);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn at_cap(&'static self, engine: EngineRef) {
+        let ledger = &engine.0.free;
+        let backpressure = ledger.limits().backpressure;
+        let _aside = engine.flavour().aside();
+        let own = is_freeing() || callback::is_running() || engine.flavour().holds();
+        if own || backpressure == Backpressure::Expedite {
+            bump(&self.counts.over_cap, 1);
+            return;
+        }
+        bump(&self.counts.held_up, 1);
+        let begun = monotonic_ns();
+        while !help(engine) {
+            let age = Duration::from_nanos(monotonic_ns().saturating_sub(begun));
+            if backpressure == Backpressure::Help && age >= HELP {
+                bump(&self.counts.over_cap, 1);
+                return;
+            }
+            if age >= REPORT && ledger.reported.swap(1, Ordering::Relaxed) == 0 {
+                stall::report_full(engine.0, age);
+            }
+            wait_for_room(engine);
+        }
+        if ledger.bytes() < ledger.limits().cap / 2 {
+            ledger.reported.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Frees what is ready in all of a domain's stores and hurries grace periods; true if there is room now.
+pub(super) fn help(engine: EngineRef) -> bool {
+    let ledger = &engine.0.free;
+    for store in store::of(engine) {
+        store.reclaim_here(usize::MAX);
+        if let Some(cookie) = store.newest()
+            && ledger.is_full()
+            && !engine.poll(cookie)
+        {
+            if is_at_or_after(engine.wanted().0, cookie.0) {
+                engine.hurry_up(cookie);
+            } else {
+                store.ask(engine, cookie, true);
+            }
+        }
+    }
+    !ledger.is_full()
+}
+
+/// Sleeps until something has been freed, for a moment at most.
+fn wait_for_room(engine: EngineRef) {
+    const LOOK: Duration = Duration::from_millis(1);
+    let ledger = &engine.0.free;
+    if !worker::is_running() {
+        // Nobody else brings grace periods about.
+        engine.wait(engine.snapshot(), true);
+        return;
+    }
+    ledger.waiting.fetch_add(1, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    ledger.gate.sleep_unless(&Futex(LOOK), || !ledger.is_full());
+    ledger.waiting.fetch_sub(1, Ordering::Relaxed);
+}
