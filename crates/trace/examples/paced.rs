@@ -34,7 +34,7 @@ Emits exactly N events demo:tick(seq: u64, thread: u32, note: &str) and exits.
 Usage: paced [OPTIONS]
 
   --events N              events in all [default: 100000]
-  --rate R                events per second in all, 0 = as fast as possible [default: 50000]
+  --rate R                events per second in all, at most; 0 = as fast as possible [default: 50000]
   --threads T             threads that emit them [default: 1]
   --wait-for-session S    wait up to S seconds until somebody records, before the first event
   --hold S                stay S seconds after the last event
@@ -78,18 +78,23 @@ fn parse() -> Result<Option<Options>, String> {
     Ok(Some(options))
 }
 
+/// How late a thread may be and still catch up. What it was held up longer (by a busy machine, a stopped
+/// process) is forgiven: to catch up with it would be a burst as fast as the processor allows, which is
+/// no steady rate and fills any ring.
+const CATCH_UP: Duration = Duration::from_millis(20);
+
 /// One thread's share: events `from..to` of the whole.
 fn emit(thread: u32, from: u64, to: u64, period: Duration, emitted: &AtomicU64) {
-    let start = Instant::now();
+    let mut start = Instant::now();
     for (done, seq) in (from..to).enumerate() {
         if !period.is_zero() {
-            // Sleeps in steps of a millisecond or more: the pace holds on average, and a thread that
-            // was late catches up.
+            // Sleeps in steps of a millisecond or more: the pace holds on average.
             let due = period * u32::try_from(done).unwrap_or(u32::MAX);
-            if let Some(ahead) = due.checked_sub(start.elapsed())
-                && ahead >= Duration::from_millis(1)
-            {
-                std::thread::sleep(ahead);
+            let now = start.elapsed();
+            if due >= now + Duration::from_millis(1) {
+                std::thread::sleep(due - now);
+            } else {
+                start += now.saturating_sub(due + CATCH_UP);
             }
         }
         owlet::trace!(demo::tick, seq, thread, NOTES[(seq % 4) as usize]);
