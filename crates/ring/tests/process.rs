@@ -102,7 +102,7 @@ fn push_without_system_calls(clock: Clock, waiting: bool, notifier: bool) -> Res
         notifier.then(|| Notifier::start(&segment, &NotifierOptions::default()).expect("a thread"));
     let sleeper = waiting.then(|| {
         let segment = Arc::clone(&segment);
-        let end = Some(Instant::now() + Duration::from_secs(20));
+        let end = Some(Instant::now() + Duration::from_secs(120));
         let wait = move || Waiter::new(segment).wait(RingSet::All, Watermark::ANY, end);
         let sleeper = std::thread::spawn(wait);
         std::thread::sleep(Duration::from_millis(20));
@@ -244,7 +244,7 @@ fn wk_10_fork() {
                 });
                 let ended = in_child(|| {
                     let mut waiter = Waiter::new(Arc::clone(&segment));
-                    let end = Some(Instant::now() + Duration::from_secs(20));
+                    let end = Some(Instant::now() + Duration::from_secs(120));
                     let outcome = waiter.wait(RingSet::All, Watermark::ANY, end);
                     i32::from(outcome == WaitOutcome::Ready && waiter.rescued() == 0)
                 });

@@ -3,55 +3,15 @@
 //! Each case is the best of several rounds, in nanoseconds of CPU time; the reader drains between
 //! rounds, outside of the time measured.
 
-use owlet::session;
-use owlet_ring::{Clock, Reader, RingReader, Segment, SegmentOptions};
-use owlet_wire::config::{Rule, SessionConfig};
-use owlet_wire::schema::Level;
-use std::hint::black_box;
-use std::sync::Arc;
+mod common;
 
+use common::Session;
+use std::hint::black_box;
+
+/// Room for a round.
+const RINGS: usize = 32 << 20;
 const ROUND: u64 = 50_000;
 const ROUNDS: u64 = 20;
-
-struct Session {
-    id: session::SessionId,
-    rings: Vec<RingReader>,
-}
-
-impl Session {
-    fn attach(number: u64) -> Self {
-        let config = SessionConfig {
-            session: number,
-            rules: vec![Rule { pattern: "*".to_owned(), enable: true }],
-            level: Level::Trace,
-            filter: String::new(),
-            rendezvous: String::new(),
-            recorder_pid: std::process::id(),
-        };
-        let tsc = owlet_sys::clock::tsc_usable().usable;
-        let options = SegmentOptions {
-            ring_bytes: 32 << 20,
-            cpus: owlet_percpu::cpus(),
-            clock: if tsc { Clock::Tsc } else { Clock::Monotonic },
-            log_bytes: 1 << 20,
-            config: config.encode(),
-            deferral_us: 2000,
-        };
-        let segment = Arc::new(Segment::create(&options).expect("a segment"));
-        let reader = Reader::new(Arc::clone(&segment));
-        let fd = segment.fd().try_clone_to_owned().expect("a descriptor");
-        let (id, _) = session::attach(fd).expect("a session");
-        Self { id, rings: (0..reader.rings()).filter_map(|i| reader.ring(i)).collect() }
-    }
-
-    fn drain(&mut self) -> u64 {
-        let mut events = 0;
-        for ring in &mut self.rings {
-            events += ring.drain(&mut Vec::new()).events;
-        }
-        events
-    }
-}
 
 /// Nanoseconds a call, best round. `expect` events a call are recorded, if a session is given.
 fn measure(name: &str, mut session: Option<&mut Session>, expect: u64, mut call: impl FnMut(u64)) {
@@ -100,15 +60,14 @@ fn main() {
     tracing::dispatcher::set_global_default(tracing::Dispatch::new(owlet::tracing::subscriber()))
         .expect("the first");
     owlet::log::logger().install().expect("the first");
-    let mut session = Session::attach(1);
+    let mut session = Session::attach(1, RINGS);
     cases("recorded", Some(&mut session));
-    session::detach(session.id);
+    drop(session);
     // A tee around a subscriber that wants nothing.
     let quiet = tracing_subscriber::fmt().with_max_level(tracing::Level::ERROR).finish();
     let tee = tracing::Dispatch::new(owlet::tracing::tee(quiet));
     tracing::dispatcher::with_default(&tee, || {
-        let mut session = Session::attach(2);
+        let mut session = Session::attach(2, RINGS);
         cases("tee, recorded", Some(&mut session));
-        session::detach(session.id);
     });
 }

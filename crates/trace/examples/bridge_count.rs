@@ -3,13 +3,11 @@
 //! with different `N` tell what one operation has, free of what happens once. Run by itself it prints the
 //! time that rounds of one of each, or of `OP` alone, have taken.
 
-use owlet::session;
-use owlet_ring::{Clock, Reader, RingReader, Segment, SegmentOptions};
+mod common;
+
+use common::Session;
 use owlet_sys::clock::thread_cpu_ns;
-use owlet_wire::config::{Rule, SessionConfig};
-use owlet_wire::schema::Level;
 use std::hint::black_box;
-use std::sync::Arc;
 use tracing::Span;
 
 /// Operations between two looks at the rings.
@@ -22,31 +20,6 @@ struct Set {
     key: String,
     value: Vec<u8>,
     expire: Option<u64>,
-}
-
-fn attach() -> Vec<RingReader> {
-    let config = SessionConfig {
-        session: 1,
-        rules: vec![Rule { pattern: "*".to_owned(), enable: true }],
-        level: Level::Trace,
-        filter: String::new(),
-        rendezvous: String::new(),
-        recorder_pid: std::process::id(),
-    };
-    let tsc = owlet_sys::clock::tsc_usable().usable;
-    let options = SegmentOptions {
-        ring_bytes: 1 << 20,
-        cpus: owlet_percpu::cpus(),
-        clock: if tsc { Clock::Tsc } else { Clock::Monotonic },
-        log_bytes: 1 << 20,
-        config: config.encode(),
-        deferral_us: 2000,
-    };
-    let segment = Arc::new(Segment::create(&options).expect("a segment"));
-    let reader = Reader::new(Arc::clone(&segment));
-    let fd = segment.fd().try_clone_to_owned().expect("a descriptor");
-    session::attach(fd).expect("a session");
-    (0..reader.rings()).filter_map(|i| reader.ring(i)).collect()
 }
 
 #[inline(never)]
@@ -132,7 +105,7 @@ fn op_request(n: u64, set: &Set) {
     }
 }
 
-fn run(n: u64, only: Option<&str>, rings: &mut [RingReader]) {
+fn run(n: u64, only: Option<&str>, session: &mut Session) {
     let set = Set { key: "key:000042".to_owned(), value: b"xxx".to_vec(), expire: None };
     let mut text = String::new();
     let (mut expected, mut events) = (0, 0);
@@ -161,7 +134,7 @@ fn run(n: u64, only: Option<&str>, rings: &mut [RingReader]) {
         op("log", 1, &mut || op_log());
         if i % ROUND == ROUND - 1 || i == n - 1 {
             spent.push(thread_cpu_ns() - start);
-            events += rings.iter_mut().map(|ring| ring.drain(&mut Vec::new()).events).sum::<u64>();
+            events += session.drain();
             start = thread_cpu_ns();
         }
     }
@@ -177,9 +150,9 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let n = args.next().and_then(|n| n.parse().ok()).unwrap_or(1000);
     let only = args.next();
-    let mut rings = attach();
+    let mut session = Session::attach(1, 1 << 20);
     tracing::dispatcher::set_global_default(tracing::Dispatch::new(owlet::tracing::subscriber()))
         .expect("the first");
     owlet::log::logger().install().expect("the first");
-    run(n, only.as_deref(), &mut rings);
+    run(n, only.as_deref(), &mut session);
 }

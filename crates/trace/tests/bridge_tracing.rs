@@ -300,7 +300,7 @@ fn a_span_lives_until_its_last_handle_and_says_how_long() {
     session.end();
     let closed = session.of_kind(Kind::SpanClose);
     assert_eq!(closed.len(), 1);
-    assert!((20_000_000..10_000_000_000).contains(&closed[0].number("duration_ns")));
+    assert!((20_000_000..3_600_000_000_000).contains(&closed[0].number("duration_ns")));
     let new = session.of_kind(Kind::SpanNew)[0];
     assert_ne!(new.header.tid, closed[0].header.tid);
     assert_eq!(session.of_kind(Kind::SpanEnter)[0].header.tid, closed[0].header.tid);

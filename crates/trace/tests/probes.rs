@@ -1,6 +1,9 @@
 //! Probe lists: TP-01, TP-03 to TP-08, TP-13, TP-14, D2. See also `src/control_tests.rs` and
 //! `batch.rs`.
 
+#[path = "../../rcu/tests/common/mod.rs"]
+mod common;
+
 use owlet::{Probe, RegisterError, SynchronizeError, UnregisterError};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
@@ -62,7 +65,7 @@ fn bump_if(what: bool, counter: &AtomicU64) {
 /// Whether nobody else holds `value` any more. Tests run at the same time, and the wait that frees a
 /// list may be another test's.
 fn is_last<T>(value: &Arc<T>) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + common::LATE;
     while Arc::strong_count(value) > 1 && Instant::now() < until {
         std::thread::yield_now();
     }
@@ -367,21 +370,21 @@ fn tp_13_registering_from_probes_and_from_many_threads_does_not_deadlock() {
         }
     });
     tp::within::TRACEPOINT.register(&outer, 0).unwrap();
-    let watchdog = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for _ in 0..200 {
-                    owlet::trace!(tp::within);
-                    let probe = probe0(|| {});
-                    tp::within_other::TRACEPOINT.register(&probe, 0).unwrap();
-                    tp::within_other::TRACEPOINT.unregister(&probe).unwrap();
-                }
-            });
-        }
+    common::watched("registering from probes and from many threads", || {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        owlet::trace!(tp::within);
+                        let probe = probe0(|| {});
+                        tp::within_other::TRACEPOINT.register(&probe, 0).unwrap();
+                        tp::within_other::TRACEPOINT.unregister(&probe).unwrap();
+                    }
+                });
+            }
+        });
     });
     tp::within::TRACEPOINT.unregister(&outer).unwrap();
-    assert!(watchdog.elapsed() < Duration::from_secs(30));
     let _ = tp::within_other::TRACEPOINT.unregister(&inner);
 }
 
@@ -406,7 +409,7 @@ fn d2_state_whose_drop_emits_and_changes_probes() {
     drop(probe);
     // Another test's wait may have been the one that dropped it.
     owlet::synchronize().unwrap();
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + common::LATE;
     while DROPPED.load(Ordering::Relaxed) == 0 && Instant::now() < until {
         std::thread::yield_now();
     }

@@ -210,6 +210,10 @@ pub struct Client {
     pub hello: Hello,
 }
 
+/// How long something is given to happen that must: a watchdog's patience, which says nothing about how
+/// long it takes.
+pub const LATE: Duration = Duration::from_secs(120);
+
 /// The socket of the agent of `pid`, waited for.
 pub fn socket_of(pid: u32, limit: Duration) -> Option<PathBuf> {
     let until = Instant::now() + limit;
@@ -235,12 +239,12 @@ pub fn socket_of(pid: u32, limit: Duration) -> Option<PathBuf> {
 
 impl Client {
     pub fn connect(pid: u32) -> Self {
-        let path = socket_of(pid, Duration::from_secs(10)).expect("no agent");
+        let path = socket_of(pid, LATE).expect("no agent");
         Self::greet(UnixStream::connect(path).expect("connect"))
     }
 
     pub fn greet(stream: UnixStream) -> Self {
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+        stream.set_read_timeout(Some(LATE)).expect("timeout");
         (&stream).write_all(&MAGIC).expect("magic");
         frame::write(&mut &stream, &Request::Hello { wire_version: WIRE_VERSION }).expect("hello");
         match frame::read(&mut &stream, u32::MAX).expect("no hello") {
