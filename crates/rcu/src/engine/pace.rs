@@ -11,8 +11,8 @@
 //! | normal, older | | age / 64, to 10 ms |
 //! | lazy (nobody waits) | three short spins | age / 8, from 50 us to 10 ms |
 //!
-//! Return after the last reader of 1 ms or 10 ms leaves, medians, on the machine and under the load of
-//! `srcu`'s table: 19 to 24 us, hurried 11 us; the scheduler's part of that is most of it.
+//! How late a wait returns after the last reader has left is in `docs/comparison.md` (some 20 us, median);
+//! the scheduler's part of that is most of it.
 //!
 //! Such sleeps mean nothing with the kernel's usual timer slack of 50 us, so the leader has its slack
 //! reduced while it sleeps like that ([`Slack`]).

@@ -11,25 +11,10 @@
 //! `block` (memory), `held` (whose sections).
 //!
 //! # Measurements
-//! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, glibc 2.36, 2026-11-30, load 10 (so the sibling hyper-thread was
-//! busy; read the ratios). CPU ns, rseq backend, least and median of 21 rounds. The output of these
-//! runs was not kept; figures that have theirs are in `docs/comparison.md`.
-//!
-//! | case | least | median |
-//! |---|---|---|
-//! | `lock inc`, the floor of atomics | 2.6 | 2.7 |
-//! | `read_lock` + `read_unlock` | 2.4 | 2.6 |
-//! | guard | 2.6 | 2.8 |
-//! | guard of a fenced domain | 15 | 24 |
-//! | `poll` | 0.9 | 1.0 |
-//! | grace period, nobody inside | 550 | 570 |
-//! | the same, fenced domain | 50 | 50 |
-//! | `wait_all` of eight domains | 1560 | 1620 |
-//!
-//! Two bare sequences without any check take 1.4 in such a run. Of the rest, the marks in `held` are
-//! about 0.5. Things that cost more than one would think: an argument that is only needed by a check
-//! of debug builds and is computed by a call (1.7), index and words at addresses that have to be
-//! computed (0.5), a guard that does not fit into registers where it is used (0.6).
+//! `docs/comparison.md` has the figures, `owlet-bench rcu-read`, `rcu-sync` and `rcu-poll` measure them,
+//! and their output is in `bench/results`. What cost more than one would think, when it was tried: an
+//! argument that is only needed by a check of debug builds and is computed by a call, index and words at
+//! addresses that have to be computed, a guard that does not fit into registers where it is used.
 
 mod block;
 mod classic;
@@ -136,9 +121,10 @@ impl Srcu {
 
     /// A domain whose readers fence for themselves, so that its grace periods need no `membarrier`.
     ///
-    /// `membarrier` costs 0.35 us where nothing else runs and up to 10 us where other CPUs of a
-    /// virtual machine do. Where grace periods are frequent and readers are rare, the other way is
-    /// cheaper: two atomic instructions (some 10 ns) per section, and a grace period of some 100 ns.
+    /// `membarrier` costs 0.7 us where nothing else runs and above 10 us where other CPUs of a virtual
+    /// machine do. Where grace periods are frequent and readers are rare, the other way is cheaper: two
+    /// atomic instructions per section (16 ns in all, some five times the price of [`Srcu::new`]'s), and a
+    /// grace period of 0.07 us, or 1.3 us with a busy reader elsewhere (`docs/comparison.md`).
     #[must_use]
     pub const fn fenced(name: &'static str) -> Self {
         Self::with(name, true)
