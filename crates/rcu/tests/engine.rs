@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use common::{Background, LATE, SOON, alone, in_background, until, waiter};
+use common::{Background, LATE, SOON, alone, in_background, until, waiter, watched};
 use owlet_rcu::stall::{self, Kind};
 use owlet_rcu::{
     ClassicSrcu, Cookie, Domain, FullCookie, Srcu, SrcuGuard, expedite, heavy_fences, wait_all,
@@ -441,13 +441,13 @@ fn sr_01_hundreds_of_domains() {
         let moved = in_background(move || 0).recv_timeout(LATE);
         assert!(moved.is_ok() && !domain.poll(cookie));
         drop(inner);
-        domain.wait(cookie);
+        watched("the last section has ended", || domain.wait(cookie));
     }
     let guards: Vec<SrcuGuard<'_>> = domains.iter().map(|d| d.read()).collect();
     let cookies: Vec<_> = domains.iter().map(|d| d.snapshot()).collect();
     drop(guards);
     let list: Vec<&dyn Domain> = domains.iter().map(|d| d.as_ref() as &dyn Domain).collect();
-    wait_all(&list);
+    watched("no section is open", || wait_all(&list));
     assert!(domains.iter().zip(cookies).all(|(d, c)| d.poll(c)));
 }
 

@@ -93,7 +93,7 @@ fn gp_12_bursts_of_threads_that_read_and_exit() {
                 thread::spawn(move || drop(domain.read()))
             })
             .collect();
-        domain.synchronize();
+        watched("a grace period beside a burst", || domain.synchronize());
         burst.into_iter().for_each(|t| t.join().expect("no panic"));
     }
     waiter(&domain).ends("nothing was lost or counted twice");
