@@ -124,7 +124,15 @@ fn asan(w: &Workspace) -> Result<()> {
 }
 
 fn bench(w: &Workspace) -> Result<()> {
-    for name in ["getuid-trace", "event-cost", "rcu-read", "rcu-sync", "rcu-poll", "tp-hackbench"] {
+    for name in [
+        "getuid-trace",
+        "event-cost",
+        "rcu-read",
+        "rcu-sync",
+        "rcu-poll",
+        "defer-free",
+        "tp-hackbench",
+    ] {
         pass(w.cargo(&format!("run --release -p owlet-bench -- {name} --small")))?;
     }
     Ok(())
@@ -249,6 +257,16 @@ const MUTANTS: &[Mutant] = &[
         id: "L4",
         fault: "a scan errs once in 100,000",
         check: Check::Torture("run --flavours srcu --seconds 10 --sprint --backend portable"),
+    },
+    Mutant {
+        id: "M6",
+        fault: "a batch in flight gains objects",
+        check: Check::Torture("run --flavours srcu --seconds 10"),
+    },
+    Mutant {
+        id: "M7",
+        fault: "the snapshot of a block comes before its last object",
+        check: Check::Torture("run --flavours srcu --seconds 10"),
     },
     Mutant {
         id: "M8",

@@ -17,11 +17,13 @@
 //! | [`rcu_read`] | what it costs to protect a read |
 //! | [`rcu_sync`] | how long one waits for a grace period |
 //! | [`rcu_poll`] | asking whether one has passed |
+//! | [`defer_free`] | freeing what was unpublished: memory, time, grace periods |
 //! | [`tp_hackbench`] | tracepoints that are hit where RCU does not look, in a busy program |
 //!
 //! Exit status: 0 all counts within bounds; 1 a count out of bounds; 2 could not run.
 
 mod counting;
+mod defer_free;
 mod event_cost;
 mod getuid_trace;
 mod harness;
@@ -58,6 +60,8 @@ enum Command {
     RcuSync(Options),
     /// Asking whether a grace period has passed
     RcuPoll(Options),
+    /// Freeing what was unpublished: a callback each, batches, blocks with cookies, peers
+    DeferFree(Options),
     /// hackbench with tracepoints that are hit by offline threads
     TpHackbench(Hackbench),
     /// Checks the counting itself, on loops whose counts are known
@@ -125,6 +129,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::RcuRead(options) => ("rcu-read", options, Box::new(rcu_read::run)),
         Command::RcuSync(options) => ("rcu-sync", options, Box::new(rcu_sync::run)),
         Command::RcuPoll(options) => ("rcu-poll", options, Box::new(rcu_poll::run)),
+        Command::DeferFree(options) => ("defer-free", options, Box::new(defer_free::run)),
         Command::TpHackbench(mut hackbench) => {
             // As many runs as the source has.
             let reps = if hackbench.options.small { 3 } else { 30 };

@@ -1,5 +1,6 @@
 //! What is measured, and beside what. Each peer is a worker process of its own.
 
+pub(crate) mod defer_free;
 mod flavours;
 mod floor;
 mod fmt;
@@ -32,6 +33,7 @@ const PEERS: &[(&str, Start)] = &[
     ("rcu-read", rcu::read_cases),
     ("rcu-sync", rcu::sync_cases),
     ("rcu-poll", rcu::poll_cases),
+    ("defer-free", defer_free::cases),
     ("protection-floor", readers::floor),
     ("crossbeam-epoch", readers::crossbeam),
     ("seize", readers::seize),

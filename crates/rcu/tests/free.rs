@@ -144,7 +144,6 @@ fn kf_04_each_object_is_freed_once() {
     domain.retire_barrier();
     assert_eq!(count.load(Ordering::Relaxed), 4 * 8 * MANY);
     assert_eq!(domain.retire_stats().blocks, 0);
-    let _ = Headed { head: Head::new(), inner: *new() }.inner;
 }
 
 /// KF-04: memory without destructor goes back by its layout.
@@ -604,4 +603,58 @@ fn chimera_604_nothing_is_stranded_by_migration() {
     until("what was left", || count.load(Ordering::Relaxed) >= 8 * MANY);
     domain.retire_barrier();
     assert_eq!(count.load(Ordering::Relaxed), 8 * MANY + 1);
+}
+
+/// KF-07: without memory for a block, at whichever allocation, nothing is lost: with a head it goes to the
+/// callbacks, without one it is freed after a wait.
+#[test]
+fn kf_07_without_memory_nothing_is_lost() {
+    use owlet_sys::Family;
+    use owlet_sys::fake::{Extent, Scope, fail};
+    #[repr(C)]
+    struct Headed {
+        head: Head,
+        inner: Counted,
+    }
+    unsafe fn free_headed(head: NonNull<Head>) {
+        // SAFETY: the first field of a box.
+        drop(unsafe { Box::from_raw(head.cast::<Headed>().as_ptr()) });
+    }
+    for (nth, extent) in (1..12).flat_map(|n| [(n, Extent::Once), (n, Extent::Forever)]) {
+        let domain = Srcu::named("kf_07");
+        // Its own memory is there.
+        drop(domain.read());
+        let pool: Pool<Counted> = Pool::new(&domain);
+        let (count, new) = counter();
+        let plan = fail(Family::Memory, nth, libc::ENOMEM, Scope::Thread, extent);
+        for _ in 0..MANY {
+            domain.retire(new());
+            pool.retire(new());
+            let headed = Headed { head: Head::new(), inner: Counted(count.clone()) };
+            let head = NonNull::from(Box::leak(Box::new(headed))).cast();
+            // SAFETY: the first field of a leaked box, and its function.
+            unsafe { domain.retire_head(head, free_headed) };
+        }
+        drop(plan);
+        domain.retire_barrier();
+        assert_eq!(count.load(Ordering::Relaxed), 3 * MANY, "{nth} {extent:?}");
+    }
+}
+
+/// KF-07: and inside a section, where nobody can wait for a grace period, for memory.
+#[test]
+fn kf_07_without_memory_inside_a_section() {
+    use owlet_sys::Family;
+    use owlet_sys::fake::{Extent, Scope, fail};
+    let domain = Srcu::named("kf_07_inside");
+    let (count, new) = counter();
+    let section = domain.read();
+    for nth in 1..8 {
+        let _plan = fail(Family::Memory, nth, libc::ENOMEM, Scope::Thread, Extent::Once);
+        (0..MANY).for_each(|_| domain.retire(new()));
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 0);
+    drop(section);
+    domain.retire_barrier();
+    assert_eq!(count.load(Ordering::Relaxed), 7 * MANY);
 }

@@ -10,6 +10,8 @@
 mod callback;
 #[path = "loom/engine.rs"]
 mod engine;
+#[path = "loom/free.rs"]
+mod free;
 #[path = "loom/quiescent.rs"]
 mod quiescent;
 #[path = "loom/rwlock.rs"]

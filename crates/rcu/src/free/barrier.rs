@@ -3,7 +3,6 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use super::ledger::bump;
 use super::reclaim::is_freeing;
 use super::store::{self, Store};
 use crate::engine::EngineRef;
@@ -63,7 +62,6 @@ impl Store {
             }
             match self.newest().filter(|cookie| !engine.poll(*cookie)) {
                 Some(cookie) => {
-                    bump(&self.counts.asked, 1);
                     engine.wait(cookie, false);
                 }
                 // Others have the rest in hand.

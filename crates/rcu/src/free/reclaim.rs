@@ -144,10 +144,14 @@ impl Store {
 
     /// Has a grace period brought about: on the spot if nobody is inside, otherwise by the worker.
     pub(super) fn ask(&self, engine: EngineRef, cookie: Cookie, hurry: bool) {
-        bump(&self.counts.asked, 1);
         self.arm(TICK);
-        if !engine.try_once(cookie) {
+        if engine.try_once(cookie) {
+            bump(&self.counts.asked, 1);
+        } else if !is_at_or_after(engine.wanted().0, cookie.0) {
+            bump(&self.counts.asked, 1);
             engine.ask(cookie, hurry);
+        } else if hurry {
+            engine.hurry_up(cookie);
         }
     }
 
@@ -190,11 +194,7 @@ pub(super) fn help(engine: EngineRef) -> bool {
             && ledger.is_full()
             && !engine.poll(cookie)
         {
-            if is_at_or_after(engine.wanted().0, cookie.0) {
-                engine.hurry_up(cookie);
-            } else {
-                store.ask(engine, cookie, true);
-            }
+            store.ask(engine, cookie, true);
         }
     }
     !ledger.is_full()

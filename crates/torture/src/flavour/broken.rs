@@ -6,7 +6,7 @@ use std::time::Duration;
 use owlet_rcu::{Cookie, Srcu};
 use owlet_sys::topology;
 
-use super::{Abilities, Cost, Flavour, Gp, Posted, Waits};
+use super::{Abilities, Cost, Flavour, Gp, Posted, Retire, Waits};
 
 /// Waits return at once.
 pub(crate) struct Busted;
@@ -99,6 +99,8 @@ macro_rules! broken_waits {
             }
 
             fn barrier(&self) {}
+
+            fn retire(&self, _: Retire, _: *mut (), _: usize) {}
 
             fn cost(&self) -> Cost {
                 Cost { grace_periods: PASSED.load(Ordering::Relaxed), ..Cost::default() }

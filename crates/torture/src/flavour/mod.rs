@@ -164,6 +164,21 @@ pub(crate) struct Cost {
     pub(crate) sleeps: u64,
 }
 
+/// What to do with deferred free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retire {
+    /// Retire an element to the domain.
+    Domain,
+    /// Retire an element to a pool.
+    Pool,
+    /// Have what was retired freed soon.
+    Flush,
+    /// The same, and give memory back.
+    Trim,
+    /// Wait until it has been freed.
+    Barrier,
+}
+
 /// The updaters' side of a flavour.
 pub(crate) trait Waits: Sync {
     /// Ways that [`Waits::pass`] knows.
@@ -191,6 +206,9 @@ pub(crate) trait Waits: Sync {
 
     /// Returns once everything posted before has been called.
     fn barrier(&self);
+
+    /// Deferred free; see [`Retire`].
+    fn retire(&self, how: Retire, at: *mut (), bytes: usize);
 
     /// For the verdict.
     fn cost(&self) -> Cost;

@@ -9,13 +9,13 @@ use super::real::Real;
 use super::{Abilities, Flavour, Waits};
 
 static QSBR: Qsbr = Qsbr::named("torture-qsbr");
-static QSBR_WAITS: Real<Qsbr> = Real(&QSBR);
+static QSBR_WAITS: Real<Qsbr> = Real::new(&QSBR);
 /// A short window, or polled grace periods would be few.
 static TASKS: Tasks = Tasks::with(
     "torture-tasks",
     Tuning { window: Duration::from_millis(2), urgent_at: 32, pause: Duration::ZERO },
 );
-static TASKS_WAITS: Real<Tasks> = Real(&TASKS);
+static TASKS_WAITS: Real<Tasks> = Real::new(&TASKS);
 
 const ABILITIES: Abilities = Abilities { nest: true, anywhere: true, fork: true, cookies: true };
 

@@ -2,14 +2,17 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
+use owlet_rcu::free::Pool;
 use owlet_rcu::{ClassicSrcu, Cookie, Domain, Qsbr, Srcu, Synchronize, Tasks, TasksTrace};
 
-use super::{Cost, Gp, Posted, Waits};
+use super::{Cost, Gp, Posted, Retire, Waits};
+use crate::run::free_retired;
 
 /// What domain types have by themselves and not through the trait.
 pub(crate) trait Inherent: Domain + 'static {
@@ -17,6 +20,11 @@ pub(crate) trait Inherent: Domain + 'static {
     fn future(&self) -> Synchronize<'_>;
     /// `call` or `call_hurry`.
     fn post(&self, hurry: bool, task: Posted);
+    /// `retire_with` of an element.
+    ///
+    /// # Safety
+    /// As that.
+    unsafe fn with(&self, at: *mut (), bytes: usize);
 }
 
 /// Implements it.
@@ -30,14 +38,26 @@ macro_rules! inherent {
             fn post(&self, hurry: bool, task: Posted) {
                 if hurry { self.call_hurry(task) } else { self.call(task) }
             }
+
+            unsafe fn with(&self, at: *mut (), bytes: usize) {
+                // SAFETY: the caller's.
+                unsafe { self.retire_with(at, bytes, free_retired) };
+            }
         })*
     };
 }
 
 inherent!(Srcu, ClassicSrcu, Qsbr, Tasks, TasksTrace);
 
-/// A domain with every way to wait.
-pub(crate) struct Real<D: 'static>(pub(crate) &'static D);
+/// A domain with every way to wait, and a pool.
+pub(crate) struct Real<D: 'static>(&'static D, Pool<'static, ()>);
+
+impl<D: Domain> Real<D> {
+    pub(crate) const fn new(domain: &'static D) -> Self {
+        // SAFETY: only `Waits::retire` retires to it, and only what this frees.
+        Self(domain, unsafe { Pool::new_with(domain, free_retired) })
+    }
+}
 
 /// Waited for together with the domain under torture.
 static OTHER: Srcu = Srcu::named("torture-other");
@@ -97,6 +117,26 @@ impl<D: Inherent> Waits for Real<D> {
 
     fn barrier(&self) {
         self.0.barrier();
+    }
+
+    fn retire(&self, how: Retire, at: *mut (), bytes: usize) {
+        match how {
+            Retire::Domain => {
+                // SAFETY: an element, retired once (`run::retire`).
+                unsafe { self.0.with(at, bytes) };
+            }
+            Retire::Pool => {
+                if let Some(at) = NonNull::new(at) {
+                    // SAFETY: as above.
+                    unsafe { self.1.retire_raw(at) };
+                }
+            }
+            Retire::Flush => self.0.retire_flush(),
+            Retire::Trim => {
+                self.0.retire_trim();
+            }
+            Retire::Barrier => self.0.retire_barrier(),
+        }
     }
 
     fn cost(&self) -> Cost {

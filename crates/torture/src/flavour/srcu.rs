@@ -9,7 +9,7 @@ use super::{Abilities, Flavour, Movable, Waits};
 macro_rules! srcu {
     ($(#[$meta:meta])* $name:ident, $domain:ident, $waits:ident: $type:ty = $new:expr) => {
         static $domain: $type = $new;
-        static $waits: Real<$type> = Real(&$domain);
+        static $waits: Real<$type> = Real::new(&$domain);
 
         $(#[$meta])*
         pub(crate) struct $name;
@@ -63,7 +63,7 @@ srcu! {
 }
 
 static TRACE: TasksTrace = TasksTrace::named("torture-trace");
-static TRACE_WAITS: Real<TasksTrace> = Real(&TRACE);
+static TRACE_WAITS: Real<TasksTrace> = Real::new(&TRACE);
 
 /// Tasks-Trace: nested sections count in a thread-local word.
 pub(crate) struct Trace;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use super::retire::child_frees;
 use super::world::{Count, Fault, go_on_seated, judge, look_up};
 use crate::flavour::{Flavour, Gp, Waits};
 use crate::rng::Rng;
@@ -56,7 +57,7 @@ fn fork_outside<F: Flavour>(seat: &mut F::Seat) -> i32 {
         for how in F::waits().kinds() {
             pass::<F>(seat, *how);
         }
-        let called = !F::waits().calls() || calls_back::<F>(seat);
+        let called = !F::waits().calls() || calls_back::<F>(seat) && frees::<F>(seat);
         // And the child's own sections are sections.
         let held = F::section(seat, || child_inside(F::waits()));
         pass::<F>(seat, Gp::Sync);
@@ -75,6 +76,13 @@ fn calls_back<F: Flavour>(seat: &mut F::Seat) -> bool {
     F::waits().call(false, Box::new(move || flag.store(true, Ordering::Relaxed)));
     F::rest(seat, || F::waits().barrier());
     called.load(Ordering::Relaxed)
+}
+
+/// Deferred free works in the child, and it does not wait for what stayed behind.
+fn frees<F: Flavour>(seat: &mut F::Seat) -> bool {
+    let mut freed = false;
+    F::rest(seat, || freed = child_frees(F::waits()));
+    freed
 }
 
 /// The forking thread's own section, and nothing else, to wait for. Both processes run the closure: each

@@ -15,6 +15,7 @@ mod delays;
 mod forker;
 mod readers;
 mod report;
+mod retire;
 mod shaker;
 mod supervise;
 mod world;
@@ -30,6 +31,7 @@ use crate::flavour::{Flavour, Gp, Name, Waits, broken, quiescent, srcu};
 use crate::rng::Rng;
 use crate::seccomp::{self, Answer};
 use report::Report;
+pub(crate) use retire::free_retired;
 use world::{Count, Fault};
 
 #[derive(Args, Clone, Debug)]
@@ -55,6 +57,9 @@ pub(crate) struct Options {
     /// Reader threads that give their rseq registration up.
     #[arg(long, default_value_t = 2)]
     no_rseq_readers: u64,
+    /// Threads that retire elements.
+    #[arg(long, default_value_t = 2)]
+    retirers: u64,
     /// Updater threads.
     #[arg(long, default_value_t = 3)]
     updaters: u64,
@@ -68,6 +73,9 @@ pub(crate) struct Options {
     /// No barriers and no floods of callbacks.
     #[arg(long)]
     no_callbacks: bool,
+    /// No deferred free.
+    #[arg(long)]
+    no_retire: bool,
     /// Do not send signals.
     #[arg(long)]
     no_signals: bool,
@@ -153,6 +161,7 @@ fn torture<F: Flavour>(options: &Options) -> anyhow::Result<Report> {
     F::waits().pass(Gp::Sync, &mut || Duration::ZERO);
     F::waits().barrier();
     callbacks::check_all_called();
+    retire::check_all_freed(F::waits());
     Ok(report::<F>(options, false))
 }
 
@@ -215,6 +224,12 @@ fn spawn_all<'scope, F: Flavour>(s: &'scope Scope<'scope, '_>, options: &Options
         }
         let rng = rng();
         s.spawn(move || callbacks::flood_until_stop(F::waits(), rng));
+    }
+    if F::waits().calls() && !options.no_retire {
+        for _ in 0..options.retirers {
+            let rng = rng();
+            s.spawn(move || retire::retire_until_stop(F::waits(), rng));
+        }
     }
     let (churn_rng, move_rng, kill_rng, fork_rng) = (rng(), rng(), rng(), rng());
     s.spawn(move || readers::churn_until_stop::<F>(churn_rng));

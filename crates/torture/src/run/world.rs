@@ -120,6 +120,7 @@ counters! {
     Cookie "cookie" /** A cookie answered what it must not. */,
     Fork "fork" /** A forked child stalled, or its own section did not hold. */,
     Callback "callback" /** A callback ran twice, never, or too early. */,
+    Retired "retired" /** A retired element was freed twice, never, or too early. */,
     Barrier "barrier" /** A barrier returned before a callback had run. */,
 }
 
@@ -129,6 +130,7 @@ counters! {
     Updates "updates", Cookies "cookies", Orders "orders", Forks "forks", Signals "signals",
     Threads "threads", Moved "moved", Pauses "pauses", Delays "delays", Callbacks "callbacks",
     Barriers "barriers", Floods "floods", Laundered "laundered",
+    Retired "retired", RetireBarriers "retire-barriers",
 }
 
 /// True once anything has gone wrong.

@@ -1,11 +1,13 @@
 /*
- * The liburcu peer: what rcu-read, rcu-sync and rcu-poll measure, for three of its flavours, with
+ * The liburcu peer: what rcu-read, rcu-sync, rcu-poll and defer-free measure, for three of its flavours, with
  * the readers inlined as its LGPL users have them. Built at run time against the installed library.
  */
 #include "worker.h"
 
 #define _LGPL_SOURCE
 #define URCU_INLINE_SMALL_FUNCTIONS
+#include <stddef.h>
+#include <stdlib.h>
 #include <urcu/urcu-memb.h>
 #include <urcu/urcu-qsbr.h>
 #include <urcu/urcu-bp.h>
@@ -351,6 +353,150 @@ static void memb_start_poll(uint64_t n)
 }
 #endif
 
+/* ---- call_rcu: the same run as in defer_free.rs ---- */
+
+struct object {
+	struct rcu_head head;
+	uint64_t stamp;
+	uint64_t rest[7];
+};
+
+static struct {
+	uint64_t objects, readers, hold_ns, stuck_ns, size;
+	int stop;
+	uint64_t freed, sampled, age, oldest;
+} flood;
+
+static void rest(uint64_t ns)
+{
+	struct timespec time = { ns / 1000000000, ns % 1000000000 };
+	nanosleep(&time, NULL);
+}
+
+/* Called by the one call_rcu thread. */
+static void free_object(struct rcu_head *head)
+{
+	struct object *object = (struct object *)head;
+	if (object->stamp) {
+		uint64_t age = now(CLOCK_MONOTONIC) - object->stamp;
+		flood.sampled++;
+		flood.age += age;
+		if (age > flood.oldest)
+			flood.oldest = age;
+	}
+	free(object);
+	__atomic_store_n(&flood.freed, flood.freed + 1, __ATOMIC_RELEASE);
+}
+
+static void *flood_reader(void *number)
+{
+	uint64_t hold = number ? flood.hold_ns : flood.stuck_ns;
+	urcu_memb_register_thread();
+	if (number)
+		rest(hold * (uintptr_t)number / flood.readers);
+	do {
+		urcu_memb_read_lock();
+		rest(hold);
+		urcu_memb_read_unlock();
+	} while (number && !get(&flood.stop));
+	urcu_memb_unregister_thread();
+	return NULL;
+}
+
+static void *flood_producer(void *number)
+{
+	struct object *cell = NULL;
+	pin((int)(uintptr_t)number);
+	urcu_memb_register_thread();
+	for (uint64_t i = 0; i <= flood.objects; i++) {
+		struct object *next = NULL, *old;
+		if (i < flood.objects) {
+			next = malloc(flood.size);
+			next->stamp = i % 256 ? 0 : now(CLOCK_MONOTONIC);
+			memset(next->rest, 1, flood.size - offsetof(struct object, rest));
+		}
+		old = __atomic_exchange_n(&cell, next, __ATOMIC_ACQ_REL);
+		if (old)
+			urcu_memb_call_rcu(&old->head, free_object);
+	}
+	urcu_memb_unregister_thread();
+	return NULL;
+}
+
+/* Resident memory in KiB: now, or at most. */
+static uint64_t resident(const char *key)
+{
+	char line[256];
+	uint64_t kib = 0;
+	FILE *status = fopen("/proc/self/status", "r");
+	while (status && fgets(line, sizeof line, status))
+		if (!strncmp(line, key, strlen(key)))
+			kib = strtoull(line + strlen(key), NULL, 10);
+	if (status)
+		fclose(status);
+	return kib;
+}
+
+#define FLOOD_THREADS 64
+
+/* As `run` in defer_free.rs: the head comes on top of the object's bytes. */
+static size_t call_rcu_run(uint64_t size, uint64_t *numbers, size_t count)
+{
+	static uint64_t samples[1 << 16];
+	pthread_t ids[FLOOD_THREADS];
+	size_t threads = 0, taken = 0;
+	if (count != 7 || numbers[0] + numbers[2] + 1 > FLOOD_THREADS)
+		return 0;
+	uint64_t producers = numbers[0];
+	flood.objects = numbers[1];
+	flood.readers = numbers[2];
+	flood.hold_ns = numbers[3];
+	flood.stuck_ns = numbers[4];
+	flood.size = sizeof(struct rcu_head) + size;
+	uint64_t before = resident("VmRSS:");
+	for (uint64_t i = 0; i < flood.readers; i++)
+		pthread_create(&ids[threads++], NULL, flood_reader, (void *)(uintptr_t)(i + 1));
+	if (flood.stuck_ns) {
+		pthread_create(&ids[threads++], NULL, flood_reader, NULL);
+		rest(2000000);
+	}
+	uint64_t begun = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID);
+	for (uint64_t i = 0; i < producers; i++)
+		pthread_create(&ids[threads++], NULL, flood_producer, (void *)(uintptr_t)i);
+	while (__atomic_load_n(&flood.freed, __ATOMIC_ACQUIRE) < producers * flood.objects) {
+		uint64_t here = resident("VmRSS:");
+		if (taken < sizeof samples / sizeof *samples)
+			samples[taken++] = here > before ? here - before : 0;
+		rest(1000000);
+	}
+	uint64_t took = now(CLOCK_MONOTONIC) - begun;
+	cpu = now(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+	set(&flood.stop, 1);
+	for (size_t i = 0; i < threads; i++)
+		pthread_join(ids[i], NULL);
+	uint64_t sum = 0, footprint = taken ? samples[0] : 0;
+	for (size_t i = 0; i < taken; i++)
+		sum += samples[i];
+	for (size_t quarter = 1; quarter < 4; quarter++)
+		footprint = (footprint + samples[taken * quarter / 4]) / 2;
+	uint64_t answer[] = {
+		took, cpu, 0, resident("VmHWM:") - before, taken ? sum / taken : 0, footprint,
+		flood.sampled ? flood.age / flood.sampled : 0, flood.oldest, 0, 0,
+	};
+	memcpy(numbers, answer, sizeof answer);
+	return sizeof answer / sizeof *answer;
+}
+
+static size_t call_rcu_24(uint64_t *numbers, size_t count)
+{
+	return call_rcu_run(24, numbers, count);
+}
+
+static size_t call_rcu_64(uint64_t *numbers, size_t count)
+{
+	return call_rcu_run(64, numbers, count);
+}
+
 static const struct worker_case cases[] = {
 	{ "urcu-memb", memb_read, NULL },
 	{ "urcu-bp", bp_read, NULL },
@@ -369,6 +515,8 @@ static const struct worker_case cases[] = {
 	{ "urcu-memb-leave", NULL, memb_leave },
 	{ "urcu-qsbr-leave", NULL, qsbr_leave },
 	{ "urcu-bp-leave", NULL, bp_leave },
+	{ "call-rcu-24", NULL, call_rcu_24 },
+	{ "call-rcu-64", NULL, call_rcu_64 },
 #ifdef HAVE_POLL
 	{ "urcu-memb-poll", memb_poll, NULL },
 	{ "urcu-memb-start-poll", memb_start_poll, NULL },
