@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use owlet_sys::clock::monotonic_ns;
 
-use super::store::Store;
+use super::store::{self, Store};
 use crate::gate::Gate;
 
 /// What `retire` does once a domain's cap is reached. Grace periods are expedited in any case, long
@@ -222,11 +222,13 @@ impl Ledger {
         self.peak.store(0, Ordering::Relaxed);
         self.residency_max.store(0, Ordering::Relaxed);
         self.reported.store(0, Ordering::Relaxed);
-        if let Some(store) = self.store() {
-            store.counts.clear();
-            if let Some(engine) = store.engine() {
+        self.backed_off_until.store(0, Ordering::Relaxed);
+        // Its own, and those of pools that are gone, which are empty.
+        if let Some(engine) = self.store().and_then(Store::engine) {
+            store::of(engine).for_each(|store| {
+                store.counts.clear();
                 store.tune(engine);
-            }
+            });
         }
     }
 
