@@ -38,11 +38,18 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+// By the name that the tests outside use.
+#[cfg(all(test, not(loom)))]
+extern crate self as owlet_rcu;
+
 pub mod callback;
 #[cfg(not(loom))]
 pub mod cell;
 #[cfg(not(loom))]
 pub mod check;
+#[cfg(all(test, not(loom)))]
+#[path = "../tests/common/mod.rs"]
+mod common;
 #[cfg(not(loom))]
 mod domain;
 #[cfg(not(loom))]

@@ -2,7 +2,6 @@
 //! room, or no end of them (KF-01 to KF-15).
 
 use std::alloc::Layout;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
@@ -169,6 +168,7 @@ fn kf_04_memory_is_given_back_by_its_layout() {
 #[test]
 #[cfg(debug_assertions)]
 fn kf_04_an_object_retired_twice_is_leaked() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     let domain = Srcu::named("kf_04_twice");
     let (count, new) = counter();
     let object = NonNull::from(Box::leak(new()));

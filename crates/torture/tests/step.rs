@@ -34,7 +34,7 @@ struct Object {
     calls: AtomicU64,
 }
 
-const OBJECTS: usize = 1 << 14;
+const OBJECTS: usize = 1 << 15;
 static OBJECT: [Object; OBJECTS] =
     [const { Object { head: Head::new(), calls: AtomicU64::new(0) } }; OBJECTS];
 static POSTED: AtomicUsize = AtomicUsize::new(0);
@@ -53,7 +53,23 @@ fn post() {
     }
 }
 
+/// Times that a grace period passed over a handler's own section.
+static PASSED_OVER: AtomicU64 = AtomicU64::new(0);
+
+/// A section for as long as a few grace periods take if nobody is in their way.
+fn visit() {
+    let section = TRACE.read();
+    let cookie = TRACE.snapshot();
+    let passed = (0..1500).any(|_| {
+        std::hint::spin_loop();
+        TRACE.poll(cookie)
+    });
+    PASSED_OVER.fetch_add(u64::from(passed), Ordering::Relaxed);
+    drop(section);
+}
+
 extern "C" fn handler(_: i32) {
+    visit();
     post();
     let sections = (SRCU.read_lock(), FENCED.read(), CLASSIC.read(), TRACE.read());
     let mut reader = QSBR.register();
@@ -113,6 +129,12 @@ fn child() -> i32 {
             owlet_rcu::wait_all(&[&SRCU, &FENCED, &CLASSIC, &TRACE, &QSBR]);
         }
     });
+    // And one that waits for nobody but the sections that count in a word of their thread's.
+    let second = std::thread::spawn(|| {
+        while !STOP.load(Ordering::Relaxed) {
+            TRACE.synchronize_expedited();
+        }
+    });
     // SAFETY: all zeroes is a valid sigaction.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
@@ -124,7 +146,7 @@ fn child() -> i32 {
     let held = everything();
     trap();
     STOP.store(true, Ordering::Relaxed);
-    let joined = updater.join().is_ok();
+    let joined = updater.join().is_ok() && second.join().is_ok();
     // Balanced: grace periods end, and sections are still sections.
     owlet_rcu::wait_all(&[&SRCU, &FENCED, &CLASSIC, &TRACE, &QSBR, &TASKS]);
     SRCU.barrier();
@@ -140,11 +162,13 @@ fn child() -> i32 {
     let calls = OBJECT.iter().map(|object| object.calls.load(Ordering::Acquire));
     let right = calls.enumerate().all(|(at, calls)| calls == u64::from(at < posted));
     let all_called = right && posted > 500;
-    let all = [held, joined, open, called, handled, all_called];
-    if all != [true; 6] {
-        eprintln!("held, joined, open, called, handled, all called: {all:?}");
+    let protected = PASSED_OVER.load(Ordering::Relaxed) == 0;
+    let all = [held, joined, open, called, handled, all_called, protected];
+    let right = all == [true; 7];
+    if !right {
+        eprintln!("held, joined, open, called, handled, all called, protected: {all:?}");
     }
-    i32::from(all != [true; 6])
+    i32::from(!right)
 }
 
 /// The parent's hold on the child.
@@ -247,7 +271,7 @@ fn step_through(offset: i64) -> Option<Walk> {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: takes no pointers; ends a child that hangs.
-        unsafe { libc::alarm(120) };
+        unsafe { libc::alarm(300) };
         let code = child();
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(code) };

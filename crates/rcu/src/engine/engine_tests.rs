@@ -1,4 +1,5 @@
 use super::*;
+use crate::common::{NEVER, until};
 use crate::domain::Domain;
 use crate::engine::pace::{Pace, pause};
 use crate::{Srcu, held};
@@ -23,7 +24,7 @@ fn sr_10_expedite_current_ends_a_sleep() {
             }
             // Sleeps are cut short now and then (a gate is opened for others, too).
             while engine.hurried() == hurried {
-                pause(Pace::Sleep(Duration::from_secs(3600)), || engine.hurried() != hurried);
+                pause(Pace::Sleep(NEVER), || engine.hurried() != hurried);
             }
             engine.turns.end();
             lead::resign(engine);
@@ -33,11 +34,7 @@ fn sr_10_expedite_current_ends_a_sleep() {
             std::thread::sleep(Duration::from_millis(100));
         }
         domain.expedite_current();
-        let end = std::time::Instant::now() + Duration::from_secs(120);
-        while !leader.is_finished() {
-            assert!(std::time::Instant::now() < end, "the leader sleeps on");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("the leader's sleep is over", || leader.is_finished());
         leader.join().expect("no panic");
         assert_eq!(engine.turns.seq(), before.wrapping_add(2));
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use super::*;
+use crate::common::{LATE, alone, until};
 use crate::{Domain, Srcu};
 
 pub(super) static NO_THREADS: AtomicBool = AtomicBool::new(false);
@@ -19,19 +20,6 @@ impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-/// True in a process that runs the test `name` and nothing else; runs that process otherwise.
-fn alone(name: &str) -> bool {
-    if std::env::var_os("OWLET_TEST_ALONE").is_some() {
-        return true;
-    }
-    let exe = std::env::current_exe().expect("own path");
-    let mut again = std::process::Command::new(exe);
-    let output = again.args(["--exact", name]).env("OWLET_TEST_ALONE", "1").output().expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    false
 }
 
 /// LV-02, PO-01 where no thread can be had: what needs no waiting is done by the caller, what does
@@ -56,11 +44,7 @@ fn lv_02_without_a_worker() {
     let section = domain.read();
     let cookie = domain.start_poll();
     drop(section);
-    let until = std::time::Instant::now() + Duration::from_secs(20);
-    while !domain.poll(cookie) && std::time::Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert!(domain.poll(cookie), "the worker that could be had at last");
+    until("the worker that could be had at last", || domain.poll(cookie));
 }
 
 /// A callback that waits, also for the very domain whose grace period the worker is leading. (The
@@ -68,6 +52,7 @@ fn lv_02_without_a_worker() {
 #[cfg(not(any(debug_assertions, feature = "checks")))]
 #[test]
 fn cb_02_a_callback_that_waits() {
+    use crate::common::Background;
     static DOMAINS: [Srcu; 2] = [const { Srcu::new() }; 2];
     let (done, receiver) = std::sync::mpsc::channel();
     let section = DOMAINS[1].read();
@@ -80,16 +65,12 @@ fn cb_02_a_callback_that_waits() {
         crate::wait_all(&[&DOMAINS[1], &DOMAINS[0]]);
         let _ = done.send(1);
     });
-    let late = Duration::from_secs(20);
-    receiver.recv_timeout(late).expect("the callback runs");
+    receiver.ends("the callback runs");
     std::thread::sleep(Duration::from_millis(20));
     assert!(!DOMAINS[1].poll(held_up));
     drop(section);
-    receiver.recv_timeout(late).expect("the worker waits for itself");
-    let until = std::time::Instant::now() + late;
-    while !DOMAINS[1].poll(held_up) {
-        assert!(std::time::Instant::now() < until);
-    }
+    receiver.ends("the worker waits for itself");
+    crate::common::until("what it abandoned", || DOMAINS[1].poll(held_up));
 }
 
 /// BA-01 where no thread can be had: who waits at a barrier calls what was queued.
@@ -140,7 +121,7 @@ fn ba_01_a_worker_that_is_never_made() {
             domain.barrier();
             let _ = done.send(());
         });
-        let late = receiver.recv_timeout(Duration::from_secs(20)).is_err();
+        let late = receiver.recv_timeout(LATE).is_err();
         // A barrier that sleeps for ever must not hold up the failure.
         if late {
             std::process::abort();
