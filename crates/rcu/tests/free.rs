@@ -101,6 +101,25 @@ fn kf_02_a_batch_in_flight_gains_nothing() {
     assert_eq!(second.load(Ordering::Relaxed), MANY);
 }
 
+/// KF-03: a block's moment is that of its last object: a reader that came after the first one, and a grace
+/// period, still has the last ones.
+#[test]
+fn kf_03_the_snapshot_comes_after_the_last_object() {
+    let domain = Srcu::named("kf_03");
+    let (count, new) = counter();
+    domain.retire(new());
+    domain.synchronize();
+    domain.synchronize();
+    let section = domain.read();
+    (0..MANY).for_each(|_| domain.retire(new()));
+    // Nor do open blocks go by their first object.
+    domain.retire_flush();
+    assert_eq!(count.load(Ordering::Relaxed), 0, "freed with the block's first object");
+    drop(section);
+    domain.retire_barrier();
+    assert_eq!(count.load(Ordering::Relaxed), MANY + 1);
+}
+
 /// KF-04: every object is freed once, however many threads retire, in every form.
 #[test]
 fn kf_04_each_object_is_freed_once() {
@@ -222,7 +241,10 @@ fn kf_08_full_blocks_do_not_linger() {
     let domain = Srcu::named("kf_08_full");
     domain.set_retire_limits(Limits::DEFAULT.linger(Duration::from_secs(3600)));
     let (count, new) = counter();
+    // So that those who retire cannot free anything.
+    let section = domain.read();
     (0..MANY).for_each(|_| domain.retire(new()));
+    drop(section);
     until("the full blocks", || count.load(Ordering::Relaxed) > MANY / 2);
     drop(domain);
     until("the rest, once the domain is gone", || count.load(Ordering::Relaxed) == MANY);

@@ -61,8 +61,8 @@ macro_rules! inherent_retire {
         /// Boxes of slices and trait objects get a box of their own first.
         ///
         /// Allowed inside sections, in callbacks and destructors, while a thread ends; not in signal
-        /// handlers. Costs about five nanoseconds; the call that fills a block also frees up to four
-        /// blocks of objects. At the domain's cap it may be held up: [`crate::free::Backpressure`].
+        /// handlers. Costs about five nanoseconds; the call that fills a block also frees two
+        /// or so blocks of objects. At the domain's cap it may be held up: [`crate::free::Backpressure`].
         #[inline]
         pub fn retire<T: ?Sized + Send + 'static>(&self, object: Box<T>) {
             $crate::free::retire($crate::Domain::engine(self), object);

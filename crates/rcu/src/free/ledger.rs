@@ -9,11 +9,11 @@ use owlet_sys::clock::monotonic_ns;
 use super::store::{self, Store};
 use crate::gate::Gate;
 
-/// What `retire` does once a domain's cap is reached. Grace periods are expedited in any case, long
-/// before; `try_retire` hands the object back instead.
+/// What `retire` does once a domain's cap is reached. From a quarter of it on nothing waits for
+/// company; at the cap grace periods are expedited. `try_retire` hands the object back instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backpressure {
-    /// Nothing more: the caller is never held up, and the cap is exceeded while a reader is stuck.
+    /// No more than that: the caller is never held up, and the cap is exceeded while a reader is stuck.
     Expedite,
     /// Frees whatever is ready, on all CPUs, and lets grace periods get on, for 2 ms at most.
     Help,
@@ -269,7 +269,7 @@ impl Ledger {
         self.bytes() >= self.cap.load(Ordering::Relaxed)
     }
 
-    /// True if grace periods should be quick.
+    /// True if nothing is to wait for company.
     pub(super) fn is_pressed(&self) -> bool {
         self.bytes() >= self.cap.load(Ordering::Relaxed) / 4
     }

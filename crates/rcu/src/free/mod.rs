@@ -14,7 +14,7 @@
 //!
 //! *Closing*: when there is no room, in one more sequence, a fresh block takes the full one's place. Then
 //! the full one is its thread's alone; it takes a snapshot, books the bytes, and puts it into a queue.
-//! Then it frees up to four ready blocks, and asks for a grace period if four wait: leads it on the spot
+//! Then it frees up to two ready blocks, and asks for a grace period if four wait: leads it on the spot
 //! if nobody is inside, or else has the worker bring it about.
 //!
 //! *The worker*: frees what producers left, brings about the grace periods that the rest waits for, and

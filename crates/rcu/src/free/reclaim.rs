@@ -21,10 +21,9 @@ use crate::{callback, stall, worker};
 /// Blocks of one CPU that wait before a grace period is asked for at once; fewer wait for the worker's
 /// next tick.
 pub(super) const START: u32 = 4;
-/// Blocks that a thread frees for each one that it closes.
-const SHARE: usize = 4;
-/// The same, once the domain holds a quarter of its cap.
-const PRESSED_SHARE: usize = 16;
+/// Blocks that a thread frees for each one that it closes: enough to catch up within the time of the next
+/// grace period, and no more, so that the allocator hands out again what is still in the cache.
+const SHARE: usize = 2;
 /// For how long [`Backpressure::Help`] holds a thread up.
 const HELP: Duration = Duration::from_millis(2);
 /// After how long a wait at the cap is reported.
@@ -128,14 +127,13 @@ impl Store {
     pub(super) fn after_close(&'static self, engine: EngineRef, cookie: Cookie) {
         let ledger = &engine.0.free;
         let pressed = ledger.is_pressed();
-        let share = if pressed { PRESSED_SHARE } else { SHARE };
-        self.reclaim_here(share);
+        self.reclaim_here(SHARE);
         let waiting = self.queues().next().map_or(0, Queue::len);
         if waiting < START && !pressed {
             self.arm(TICK);
         } else if !is_at_or_after(engine.wanted().0, cookie.0) && !engine.poll(cookie) {
-            self.ask(engine, cookie, pressed);
-            self.reclaim_here(share);
+            self.ask(engine, cookie, false);
+            self.reclaim_here(SHARE);
         }
         if ledger.is_full() {
             self.at_cap(engine);
@@ -163,6 +161,7 @@ impl Store {
         let _aside = engine.flavour().aside();
         let own = is_freeing() || callback::is_running() || engine.flavour().holds();
         if own || backpressure == Backpressure::Expedite {
+            engine.hurry_up(engine.wanted());
             bump(&self.counts.over_cap, 1);
             return;
         }

@@ -54,7 +54,8 @@ impl Store {
             let waited = monotonic_ns().saturating_sub(self.ticking.load(Ordering::Relaxed));
             let within = if many || waited >= TICK_NS { 0 } else { TICK_NS - waited };
             let within = Duration::from_nanos(within);
-            Need { cookie, within, expedited: ledger.is_pressed(), again }
+            // A leader in a hurry costs a fifth of a processor: only for those who are held up.
+            Need { cookie, within, expedited: ledger.is_full(), again }
         });
         if full.is_none() {
             self.ticking.store(monotonic_ns(), Ordering::Relaxed);
@@ -63,8 +64,13 @@ impl Store {
             (Some(a), Some(b)) => Some(Need { within: a.within.min(b.within), ..a }),
             (a, b) => a.or(b),
         };
-        // Whatever is left, or in others' hands, is looked at again.
-        let need = need.or_else(|| (!self.is_empty()).then(|| later(TICK_NS)));
+        // What is ready and was left to those who close blocks, or is in others' hands, is looked at again.
+        let left = self.queues().any(|queue| !queue.is_empty());
+        let look = (left || need.is_none() && !self.is_empty()).then(|| later(TICK_NS));
+        let need = match (need, look) {
+            (Some(a), Some(b)) => Some(Need { within: a.within.min(b.within), ..a }),
+            (a, b) => a.or(b),
+        };
         if need.is_some() {
             let level = if full.is_some() { TICK } else { TIMER };
             self.armed.fetch_max(level, Ordering::Relaxed);
