@@ -93,6 +93,9 @@ fn torture(w: &Workspace) -> Result<()> {
     pass(w.cargo(&format!("{torture} run --seconds 4")))?;
     pass(w.cargo(&format!("{torture} run --seconds 3 --seed 2 --backend portable")))?;
     pass(w.cargo(&format!("{torture} run --seconds 3 --sprint --flavours srcu")))?;
+    pass(w.cargo(&format!("{torture} rwlock --seconds 2")))?;
+    pass(w.cargo(&format!("{torture} rwlock --seconds 1 --seed 2 --backend portable")))?;
+    pass(w.cargo(&format!("{torture} rwlock --seconds 2 --sprint")))?;
     pass(w.cargo(&format!("{torture} litmus --rounds 4000 --millis 500")))?;
     pass(w.cargo(&format!("{torture} litmus --rounds 2000 --millis 300 --backend portable")))?;
     pass(w.cargo(
@@ -124,15 +127,19 @@ fn asan(w: &Workspace) -> Result<()> {
 }
 
 fn bench(w: &Workspace) -> Result<()> {
-    for name in [
+    let names = [
         "getuid-trace",
         "event-cost",
         "rcu-read",
         "rcu-sync",
         "rcu-poll",
         "defer-free",
+        "rwlock-read",
+        "rwlock-write",
+        "toggle-1000",
         "tp-hackbench",
-    ] {
+    ];
+    for name in names {
         pass(w.cargo(&format!("run --release -p owlet-bench -- {name} --small")))?;
     }
     Ok(())
@@ -206,6 +213,36 @@ const MUTANTS: &[Mutant] = &[
         check: Check::Loom("engine_poll"),
     },
     Mutant {
+        id: "M11",
+        fault: "readers are fast as soon as the last writer leaves",
+        check: Check::Loom("sync_fast_readers"),
+    },
+    Mutant {
+        id: "M12",
+        fault: "a writer that came while a grace period was due is forgotten",
+        check: Check::Test("--lib rs_05"),
+    },
+    Mutant {
+        id: "M13A",
+        fault: "a slow reader looks for a writer before its count is out",
+        check: Check::Loom("rwlock_exclusion"),
+    },
+    Mutant {
+        id: "M13B",
+        fault: "a slow reader's exit is out before its section",
+        check: Check::Loom("rwlock_exclusion"),
+    },
+    Mutant {
+        id: "M13C",
+        fault: "a writer's section is ahead of the sums",
+        check: Check::Loom("rwlock_exclusion"),
+    },
+    Mutant {
+        id: "M13D",
+        fault: "a writer sums before readers are made to wait",
+        check: Check::Loom("rwlock_exclusion"),
+    },
+    Mutant {
         id: "M19",
         fault: "a forked child keeps the counts of the parent's other threads",
         check: Check::Torture("run --flavours srcu --seconds 2 --fork-limit 3"),
@@ -267,6 +304,11 @@ const MUTANTS: &[Mutant] = &[
         id: "M7",
         fault: "the snapshot of a block comes before its last object",
         check: Check::Torture("run --flavours srcu --seconds 10"),
+    },
+    Mutant {
+        id: "L5",
+        fault: "the first writer after a while does not wait for fast readers",
+        check: Check::Torture("rwlock --sprint --seconds 10 --policies burst"),
     },
     Mutant {
         id: "M8",

@@ -18,6 +18,8 @@
 //! | [`rcu_sync`] | how long one waits for a grace period |
 //! | [`rcu_poll`] | asking whether one has passed |
 //! | [`defer_free`] | freeing what was unpublished: memory, time, grace periods |
+//! | [`rwlock_read`], [`rwlock_write`] | reader-writer locks |
+//! | [`toggle`] | a writer that comes a thousand times, beside readers: the source of `rcu_sync` |
 //! | [`tp_hackbench`] | tracepoints that are hit where RCU does not look, in a busy program |
 //!
 //! Exit status: 0 all counts within bounds; 1 a count out of bounds; 2 could not run.
@@ -32,11 +34,15 @@ mod rcu_poll;
 mod rcu_read;
 mod rcu_sync;
 mod request_cost;
+mod rwlock_read;
+mod rwlock_write;
+mod toggle;
 mod tp_hackbench;
 
 use clap::{Args, Parser, Subcommand};
 use harness::{inner, report::Report, serve};
 use std::process::ExitCode;
+use toggle::Toggle;
 use tp_hackbench::Hackbench;
 
 #[derive(Parser)]
@@ -62,6 +68,13 @@ enum Command {
     RcuPoll(Options),
     /// Freeing what was unpublished: a callback each, batches, blocks with cookies, peers
     DeferFree(Options),
+    /// Taking a reader-writer lock shared: 1, 2 and 8 threads, beside the peers
+    RwlockRead(Options),
+    /// Taking it exclusively: alone, against a reader, beside a crowd of readers; by policy
+    RwlockWrite(Options),
+    /// Two write sections an iteration, 1,000 times, beside readers; a tracepoint; a kernel uprobe
+    #[command(name = "toggle-1000")]
+    Toggle(Toggle),
     /// hackbench with tracepoints that are hit by offline threads
     TpHackbench(Hackbench),
     /// Checks the counting itself, on loops whose counts are known
@@ -130,6 +143,12 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::RcuSync(options) => ("rcu-sync", options, Box::new(rcu_sync::run)),
         Command::RcuPoll(options) => ("rcu-poll", options, Box::new(rcu_poll::run)),
         Command::DeferFree(options) => ("defer-free", options, Box::new(defer_free::run)),
+        Command::RwlockRead(options) => ("rwlock-read", options, Box::new(rwlock_read::run)),
+        Command::RwlockWrite(options) => ("rwlock-write", options, Box::new(rwlock_write::run)),
+        Command::Toggle(toggle) => {
+            let options = toggle.options.clone();
+            ("toggle-1000", options, Box::new(move |_, report| toggle::run(&toggle, report)))
+        }
         Command::TpHackbench(mut hackbench) => {
             // As many runs as the source has.
             let reps = if hackbench.options.small { 3 } else { 30 };

@@ -6,6 +6,7 @@ mod floor;
 mod fmt;
 mod hackbench;
 mod known;
+mod locks;
 pub(crate) mod lttng;
 pub(crate) mod owlet;
 mod program;
@@ -34,6 +35,8 @@ const PEERS: &[(&str, Start)] = &[
     ("rcu-sync", rcu::sync_cases),
     ("rcu-poll", rcu::poll_cases),
     ("defer-free", defer_free::cases),
+    ("rwlock", locks::cases),
+    ("toggle", locks::toggle::cases),
     ("protection-floor", readers::floor),
     ("crossbeam-epoch", readers::crossbeam),
     ("seize", readers::seize),

@@ -147,6 +147,71 @@ fn rcu_poll_counts_hold() {
     assert!(of("srcu-comes-about")["ns"].as_f64().is_some());
 }
 
+/// RW-04: a shared hold has no locked instruction and no system call; a slow one has two and none.
+#[test]
+fn rw_04_rwlock_read_counts_hold() {
+    let keys = ["bench", "variant", "threads", "reader_ns", "instructions", "locked", "syscalls"];
+    let args = ["rwlock-read", "--small", "--json", "--reps", "1", "--scale", "0.2"];
+    let lines = lines(&args, &keys);
+    let of = |variant: &str| {
+        let found = lines.iter().find(|l| l["variant"] == variant);
+        found.unwrap_or_else(|| panic!("no line for {variant}"))
+    };
+    for (variant, locked) in [("owlet", 0.0), ("owlet-raw", 0.0), ("owlet-slow", 2.0), ("std", 2.0)]
+    {
+        assert_eq!(of(variant)["locked"], locked, "{variant}");
+        assert_eq!(of(variant)["syscalls"], 0.0, "{variant}");
+    }
+}
+
+/// A burst of writers waits for one grace period, whatever the policy says about readers.
+#[test]
+fn rwlock_write_counts_hold() {
+    let keys = [
+        "bench",
+        "variant",
+        "writer_ns",
+        "reads_per_s",
+        "writes_per_s",
+        "writer_p50_us",
+        "writer_p99_us",
+        "crowd_reads_per_write",
+    ];
+    let args = ["rwlock-write", "--small", "--json", "--reps", "1", "--scale", "0.2"];
+    assert_eq!(lines(&args, &keys).len(), 7);
+}
+
+/// RS-04: two thousand write sections wait for three grace periods at most, four thousand without.
+#[test]
+fn rs_04_toggle_counts_hold() {
+    let keys = [
+        "bench",
+        "part",
+        "variant",
+        "iterations",
+        "gp_us",
+        "work_us",
+        "readers",
+        "blocking_gps",
+        "membarriers",
+        "seconds",
+        "reader_ns",
+        "reader_p99_ns",
+        "writer_p99_us",
+    ];
+    // Grace periods so long that a writer which is not scheduled for a while is still one of a burst.
+    let small = ["toggle-1000", "--small", "--json", "--reps", "1", "--iterations", "5"];
+    let lines = lines(&[&small[..], &["--gp-us", "20000", "--work-us", "0"]].concat(), &keys);
+    let blocking = |variant: &str| {
+        let found = lines.iter().find(|l| l["variant"] == variant);
+        found.and_then(|l| l["blocking_gps"].as_f64()).expect("counted")
+    };
+    assert!(blocking("normal") >= 20.0);
+    assert!(blocking("rcu_sync") <= 3.0);
+    assert_eq!(blocking("hold_slow"), 0.0);
+    assert!(lines.iter().any(|l| l["part"] == "tracepoint"));
+}
+
 /// Every variant hands all messages and all events on, in threads and in processes.
 #[test]
 fn tp_hackbench_counts_hold() {

@@ -102,7 +102,9 @@ impl Slots {
             return Entered::Sequence;
         }
         // SAFETY: a word of the first slot (`from_raw`).
-        unsafe { increment_slow(self.word(word), || index.load(Ordering::Relaxed) == expected) }
+        unsafe {
+            increment_slow(self.word(word), move || index.load(Ordering::Relaxed) == expected)
+        }
     }
 
     /// [`Slots::increment_if`] without slots: on the word whose copy for CPU 0 is `DISP` bytes behind
@@ -122,7 +124,7 @@ impl Slots {
         }
         let word = at.as_ptr().wrapping_add(DISP).cast();
         // SAFETY: the caller's.
-        unsafe { increment_slow(word, || index.load(Ordering::Relaxed) == expected) }
+        unsafe { increment_slow(word, move || index.load(Ordering::Relaxed) == expected) }
     }
 
     /// [`Slots::increment_at_if`] for an index that is the lower half of a word.
@@ -142,7 +144,7 @@ impl Slots {
         }
         let at = at.as_ptr().wrapping_add(DISP).cast();
         // SAFETY: the caller's.
-        unsafe { increment_slow(at, || word.load(Ordering::Relaxed) as u32 == expected) }
+        unsafe { increment_slow(at, move || word.load(Ordering::Relaxed) as u32 == expected) }
     }
 
     /// [`Slots::add`] of 1, likewise.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use owlet_rcu::PerCpuRwLock;
-use owlet_rcu::rwlock::{Options, Policy, RawRwLock};
+use owlet_rcu::rwlock::{Options, Policy, RawRwLock, SeveralWriters};
 
 const POLICIES: [Policy; 3] = [Policy::WriterBurst, Policy::PhaseFair, Policy::ReaderPreferring];
 /// Long enough for a thread that could run to have run.
@@ -483,4 +483,102 @@ fn send_and_sync() {
     is_send::<owlet_rcu::rwlock::ReadGuard<'static, u8>>();
     is_send::<owlet_rcu::rwlock::WriteGuard<'static, u8>>();
     is_send::<owlet_rcu::rwlock::UpgradableGuard<'static, u8>>();
+}
+
+#[test]
+fn arc_guards_keep_the_lock_alive() {
+    let lock = Arc::new(PerCpuRwLock::new(1));
+    let mut write = lock.write_arc();
+    assert!(lock.try_read_arc().is_none() && lock.try_write_arc().is_none());
+    *write = 2;
+    let read = write.downgrade();
+    let again = lock.try_read_arc().expect("shared");
+    let weak = Arc::downgrade(&lock);
+    drop(lock);
+    thread::spawn(move || assert_eq!((*read, *again), (2, 2))).join().unwrap();
+    assert!(weak.upgrade().is_none());
+}
+
+/// RW-09: never more than k writers, no reader beside one, and k do meet.
+#[test]
+fn rw_09_several_writers() {
+    for limit in [1, 3] {
+        let lock = SeveralWriters::new(Options::new(), limit, ());
+        let (writers, most, readers) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let (together, start) = (Barrier::new(limit as usize), Barrier::new(2 * limit as usize));
+        thread::scope(|s| {
+            for i in 0..limit {
+                let (lock, together, start) = (&lock, &together, &start);
+                let (writers, most, readers) = (&writers, &most, &readers);
+                s.spawn(move || {
+                    let guard = lock.write();
+                    // All of them are inside at once, or this never ends.
+                    together.wait();
+                    drop(guard);
+                    start.wait();
+                    for n in 0..200 {
+                        let guard = match (n + i) % 3 {
+                            0 => lock.try_write(),
+                            1 => lock.try_write_until(Instant::now() + Duration::from_micros(50)),
+                            _ => Some(lock.write()),
+                        };
+                        let Some(guard) = guard else { continue };
+                        let now = writers.fetch_add(1, Ordering::SeqCst) + 1;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        assert_eq!(readers.load(Ordering::SeqCst), 0);
+                        thread::yield_now();
+                        writers.fetch_sub(1, Ordering::SeqCst);
+                        drop(guard);
+                    }
+                });
+                s.spawn(move || {
+                    start.wait();
+                    for _ in 0..200 {
+                        let guard = lock.read();
+                        readers.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(writers.load(Ordering::SeqCst), 0);
+                        readers.fetch_sub(1, Ordering::SeqCst);
+                        drop(guard);
+                    }
+                });
+            }
+        });
+        assert!(most.into_inner() <= u64::from(limit));
+        assert_eq!(lock.writers(), 0);
+        assert!(lock.try_read().is_some());
+    }
+}
+
+/// RW-09: who comes to a group while a reader waits, waits behind it.
+#[test]
+fn rw_09_readers_see_the_group_end() {
+    let lock = SeveralWriters::new(Options::new(), 2, ());
+    let first = lock.write();
+    thread::scope(|s| {
+        let reader = s.spawn(|| drop(lock.read()));
+        until(|| lock.has_waiters());
+        assert!(lock.try_write().is_none(), "there is room, but a reader waits");
+        drop(first);
+        reader.join().unwrap();
+    });
+    let (first, second) = (lock.write(), lock.write());
+    assert!(lock.try_write().is_none(), "full");
+    thread::scope(|s| {
+        let third = s.spawn(|| drop(lock.write()));
+        until(|| lock.has_waiters());
+        drop(first);
+        third.join().unwrap();
+    });
+    drop(second);
+    assert!(lock.try_read().is_some());
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn a_lock_is_written_as_its_value() {
+    let lock = PerCpuRwLock::new(vec![1, 2]);
+    let text = serde_json::to_string(&lock).unwrap();
+    assert_eq!(text, "[1,2]");
+    let read: PerCpuRwLock<Vec<u32>> = serde_json::from_str(&text).unwrap();
+    assert_eq!(read.into_inner(), [1, 2]);
 }

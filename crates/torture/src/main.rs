@@ -5,6 +5,7 @@
 //! owlet-torture run --flavours qsbr --seconds 600 --seed 7 --json
 //! owlet-torture run --backend portable --hot before-atomic-entry,between-sums
 //! owlet-torture run --flavours busted,trivial        must fail
+//! owlet-torture rwlock                               the reader-writer lock, by policy
 //! owlet-torture litmus                               outcomes that grace periods forbid
 //! owlet-torture conditions -- owlet-torture run      with and without rseq, membarrier, seccomp
 //! ```
@@ -25,6 +26,7 @@ mod conditions;
 mod cost;
 mod flavour;
 mod litmus;
+mod lock;
 mod probe;
 mod rng;
 mod run;
@@ -47,6 +49,8 @@ enum Command {
     Run(run::Options),
     /// Outcomes that grace periods forbid, looked for on this hardware.
     Litmus(litmus::Options),
+    /// Readers and writers of one lock, taken in every way, by policy.
+    Rwlock(lock::Options),
     /// What a section and a grace period cost here: ns and membarriers, against floors.
     Cost(cost::Options),
     /// Print the backend, the reason and what membarrier can do, one `key value` a line.
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::run(&options),
         Command::Litmus(options) => litmus::run(&options),
+        Command::Rwlock(options) => lock::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Probe => probe::run(),
         Command::Conditions { command } => conditions::run(&command),

@@ -35,6 +35,21 @@ fn json_is_one_object() {
     assert!(verdict["flavours"][0]["grace_periods"].as_u64() > Some(10), "{text}");
 }
 
+/// RW-01, RW-02, RW-05: the lock holds, whichever the policy and the backend.
+#[test]
+fn rw_05_the_lock_holds() {
+    for backend in ["auto", "portable"] {
+        let run = torture(&["rwlock", "--seconds", "1", "--backend", backend]);
+        let text = text(&run);
+        assert!(run.status.success(), "{text}");
+        assert_eq!(text.matches("PASS reads=").count(), 3, "{text}");
+        assert!(text.ends_with("rwlock: PASS seed=1\n"), "{text}");
+    }
+    let run = torture(&["rwlock", "--seconds", "1", "--sprint", "--json"]);
+    let verdict: serde_json::Value = serde_json::from_str(&text(&run)).expect("one JSON value");
+    assert_eq!(verdict[0]["held"], true, "{verdict}");
+}
+
 /// What puts nothing to the test does not pass.
 #[test]
 fn nothing_to_do_is_no_pass() {

@@ -93,7 +93,7 @@ impl<T: ?Sized> Drop for ReadFuture<'_, T> {
     fn drop(&mut self) {
         let raw = self.lock.raw();
         if let Some(waiter) = self.waiter.take()
-            && raw.leave_queue(&waiter)
+            && raw.leave_queue(&waiter).is_some()
         {
             let hold = raw.granted_hold(&waiter);
             // SAFETY: it was granted, and no guard has been made of it.
@@ -153,7 +153,7 @@ impl<T: ?Sized> Drop for WriteFuture<'_, T> {
         match core::mem::replace(&mut self.stage, At::Done) {
             At::Start | At::Done => {}
             At::Queue(waiter) => {
-                if raw.leave_queue(&waiter) {
+                if raw.leave_queue(&waiter).is_some() {
                     raw.seated();
                     raw.open();
                     raw.give_seat_up();
@@ -190,7 +190,7 @@ impl RawRwLock {
             return true;
         }
         self.queue.lock().drainer = Some(cx.waker().clone());
-        protocol::want(&place, &self.words);
+        protocol::want(&place, &self.words, protocol::BY_TASK);
         let lets_in = self.settings.policy == Policy::ReaderPreferring;
         if lets_in {
             self.open();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Policy;
 use super::protocol::{self, Counters};
-use super::queue::{Kind, Line, Waiter};
+use super::queue::{Grant, Kind, Line, Waiter};
 use super::raw::RawRwLock;
 
 impl RawRwLock {
@@ -43,7 +43,7 @@ impl RawRwLock {
                     self.let_in_first(&mut line, &mut called);
                 }
                 self.seat.hand_over(upgradable, !line.waiters.is_empty());
-                next.grant();
+                next.grant(Grant::Seat);
                 called.push(next);
             }
         }
@@ -85,19 +85,19 @@ impl RawRwLock {
     /// Counts a reader in, in its place.
     fn let_in(&self, reader: &Waiter) {
         self.place().count_entry();
-        reader.grant();
+        reader.grant(Grant::Seat);
     }
 
-    /// Gives up waiting. True if it is too late for that: what was waited for has come.
-    pub(super) fn leave_queue(&self, waiter: &Arc<Waiter>) -> bool {
+    /// Gives up waiting; unless it is too late for that, and what was waited for has come.
+    pub(super) fn leave_queue(&self, waiter: &Arc<Waiter>) -> Option<Grant> {
         let mut line = self.queue.lock();
-        if waiter.is_granted() {
-            return true;
+        if let Some(grant) = waiter.granted() {
+            return Some(grant);
         }
         line.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
         if line.waiters.is_empty() {
             self.seat.no_queue();
         }
-        false
+        None
     }
 }

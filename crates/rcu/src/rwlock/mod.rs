@@ -40,8 +40,9 @@
 //!   threads before they first wait for a lock or a grace period find locks as they were.
 //!
 //! # Signals
-//! [`PerCpuRwLock::try_read`] and the end of its guard are async-signal-safe, the first use included; and a
-//! handler may interrupt anything here. Everything else is not for handlers.
+//! [`PerCpuRwLock::try_read`] and the end of its guard are async-signal-safe, the first use included, and a
+//! handler may interrupt anything here; but not where tasks wait for the same lock to write, since the last
+//! reader to leave calls their waker, which is the runtime's. Everything else is not for handlers.
 //!
 //! # What is proved where
 //! `tests/loom.rs`: `protocol` and `seat`, each with twins that lack a barrier. `owlet-torture rwlock`:
@@ -53,6 +54,8 @@
 //! - `raw`: the lock without data; `read`, `write`, `hand`: its parts. `guard`, `mapped`, `arc`: what one
 //!   holds. `future`: waiting without blocking a thread. `several`: several writers at once.
 
+#[cfg(not(loom))]
+mod arc;
 #[cfg(not(loom))]
 mod future;
 #[cfg(not(loom))]
@@ -75,9 +78,15 @@ mod raw;
 mod read;
 #[doc(hidden)]
 pub mod seat;
+#[cfg(all(feature = "serde", not(loom)))]
+mod serde;
+#[cfg(not(loom))]
+mod several;
 #[cfg(not(loom))]
 mod write;
 
+#[cfg(not(loom))]
+pub use arc::{ArcReadGuard, ArcWriteGuard};
 #[cfg(not(loom))]
 pub use future::{ReadFuture, WriteFuture};
 #[cfg(not(loom))]
@@ -92,6 +101,8 @@ pub(crate) use place::forked;
 pub use raw::{LockStats, RawRwLock};
 #[cfg(not(loom))]
 pub use read::ReadHold;
+#[cfg(not(loom))]
+pub use several::{ManyGuard, SeveralWriters, SomeGuard};
 
 /// Who is next, where readers and writers wait for each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -64,7 +64,7 @@ pub enum Letter {
 pub struct Words {
     /// 1 while readers have to wait.
     pub block: AtomicU32,
-    /// 1 while a writer waits until the sums are equal.
+    /// [`BY_THREAD`] or [`BY_TASK`] while a writer waits until the sums are equal.
     pub wanted: AtomicU32,
 }
 
@@ -157,9 +157,14 @@ pub fn is_drained(counters: &impl Counters) -> bool {
     exits == counters.entries()
 }
 
+/// A thread waits.
+pub const BY_THREAD: u32 = 1;
+/// A task waits.
+pub const BY_TASK: u32 = 2;
+
 /// The writer is going to sleep until [`is_drained`]; it looks once more after this.
-pub fn want(counters: &impl Counters, words: &Words) {
-    words.wanted.swap(1, Ordering::Relaxed);
+pub fn want(counters: &impl Counters, words: &Words, by: u32) {
+    words.wanted.swap(by, Ordering::Relaxed);
     // [Y] pairs with the one in is_to_prod(): without it, the last reader sees nobody waiting and we
     // its exit not.
     counters.fence(Letter::Z);

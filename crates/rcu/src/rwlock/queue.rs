@@ -2,11 +2,14 @@
 //!
 //! A futex lock around a list. Its holders do nothing but put in and take out; nobody is woken under it.
 //!
-//! | latch | state |
+//! | bit of the latch | meaning |
 //! |---|---|
-//! | 0 | free |
-//! | 1 | held |
-//! | 2 | held, and somebody may sleep |
+//! | `HELD` | somebody has it |
+//! | `SLEEPERS` | somebody may sleep for it |
+//! | `TOLD` | the task that waits for readers to leave is to be woken: whoever gives the latch back does |
+//!
+//! `TOLD` is for readers that leave: they may be in a signal handler that has interrupted the latch's
+//! holder, and must not wait for it.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -29,13 +32,27 @@ pub(super) enum Kind {
     Upgradable,
 }
 
+const HELD: u32 = 1;
+const SLEEPERS: u32 = 2;
+const TOLD: u32 = 4;
+
+/// What somebody who waited was given.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grant {
+    /// What he waited for: the seat, or, a reader, to be counted in.
+    Seat = 1,
+    /// A writer: to be one of a group that is inside.
+    Group = 2,
+}
+
 /// Somebody who waits.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) kind: Kind,
     /// Forks that the process had behind it when he came.
     pub(super) forks: u32,
-    /// 1 once he has what he waits for; changes under the queue's latch.
+    /// 0, or a [`Grant`]; changes under the queue's latch.
     granted: AtomicU32,
     /// Of a task; a thread sleeps on `granted`.
     waker: Mutex<Option<Waker>>,
@@ -48,13 +65,21 @@ impl Waiter {
         Arc::new(Self { kind, forks: FORKS.load(Ordering::Relaxed), granted, waker })
     }
 
-    pub(super) fn is_granted(&self) -> bool {
+    pub(super) fn granted(&self) -> Option<Grant> {
         // Acquire: pairs with grant(): what the last owner wrote.
-        self.granted.load(Ordering::Acquire) != 0
+        match self.granted.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(Grant::Seat),
+            _ => Some(Grant::Group),
+        }
     }
 
-    pub(super) fn grant(&self) {
-        self.granted.store(1, Ordering::Release);
+    pub(super) fn is_granted(&self) -> bool {
+        self.granted().is_some()
+    }
+
+    pub(super) fn grant(&self, grant: Grant) {
+        self.granted.store(grant as u32, Ordering::Release);
     }
 
     /// Another waker; the caller asks [`Waiter::is_granted`] afterwards.
@@ -71,15 +96,17 @@ impl Waiter {
         }
     }
 
-    /// Sleeps until granted, or until the deadline. True if granted.
-    pub(super) fn sleep(&self, deadline: Option<Instant>) -> bool {
-        while !self.is_granted() {
-            let Some(time) = time_left(deadline) else { return false };
+    /// Sleeps until granted, or until the deadline.
+    pub(super) fn sleep(&self, deadline: Option<Instant>) -> Option<Grant> {
+        loop {
+            if let Some(grant) = self.granted() {
+                return Some(grant);
+            }
+            let time = time_left(deadline)?;
             if futex::wait(&self.granted, 0, Some(time), Reach::Private) == Woken::Unavailable {
                 std::thread::sleep(time.min(Duration::from_millis(1)));
             }
         }
-        true
     }
 }
 
@@ -97,13 +124,15 @@ pub(super) fn time_left(deadline: Option<Instant>) -> Option<Duration> {
 pub(super) struct Line {
     /// First come first.
     pub(super) waiters: VecDeque<Arc<Waiter>>,
+    /// Writers inside, of a lock that several may have (`several`).
+    pub(super) group: u32,
     /// The task that has the seat and waits for readers to leave.
     pub(super) drainer: Option<Waker>,
 }
 
 impl Line {
     const fn new() -> Self {
-        Self { waiters: VecDeque::new(), drainer: None }
+        Self { waiters: VecDeque::new(), group: 0, drainer: None }
     }
 }
 
@@ -126,7 +155,7 @@ impl Queue {
     }
 
     pub(super) fn lock(&self) -> Held<'_> {
-        let taken = self.latch.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        let taken = self.latch.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed);
         if taken.is_err() {
             self.lock_slow();
         }
@@ -137,15 +166,34 @@ impl Queue {
     fn lock_slow(&self) {
         for _ in 0..64 {
             core::hint::spin_loop();
-            let taken = self.latch.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+            let taken = self.latch.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {
                 return;
             }
         }
-        while self.latch.swap(2, Ordering::Acquire) != 0 {
-            let second = Some(Duration::from_secs(1));
-            if futex::wait(&self.latch, 2, second, Reach::Private) == Woken::Unavailable {
+        loop {
+            let found = self.latch.fetch_or(HELD | SLEEPERS, Ordering::Acquire);
+            if found & HELD == 0 {
+                return;
+            }
+            let (second, now) = (Some(Duration::from_secs(1)), found | HELD | SLEEPERS);
+            if futex::wait(&self.latch, now, second, Reach::Private) == Woken::Unavailable {
                 std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Wakes the task that waits for readers to leave, if one does. Waits for nobody: if somebody has the
+    /// latch, he will.
+    #[cold]
+    pub(super) fn wake_drainer(&self) {
+        let told = self.latch.fetch_update(Ordering::Acquire, Ordering::Relaxed, |latch| {
+            Some(if latch & HELD == 0 { latch | HELD } else { latch | TOLD })
+        });
+        if told.is_ok_and(|latch| latch & HELD == 0) {
+            let waker = Held(self).drainer.take();
+            if let Some(waker) = waker {
+                waker.wake();
             }
         }
     }
@@ -162,8 +210,12 @@ impl Queue {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if self.0.latch.swap(0, Ordering::Release) == 2 {
+        let latch = self.0.latch.swap(0, Ordering::Release);
+        if latch & SLEEPERS != 0 {
             futex::wake(&self.0.latch, 1, Reach::Private);
+        }
+        if latch & TOLD != 0 {
+            self.0.wake_drainer();
         }
     }
 }
@@ -183,3 +235,7 @@ impl DerefMut for Held<'_> {
         unsafe { &mut *self.0.line.get() }
     }
 }
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use super::Policy;
 use super::place::{FORKS, Place};
-use super::protocol::{self, Words};
+use super::protocol::{self, BY_TASK, Words};
 use super::queue::Queue;
 use super::seat::Seat;
 use crate::check;
@@ -175,7 +175,10 @@ impl RawRwLock {
 
     fn heavy_fence(&self) {
         self.membarriers.fetch_add(1, Ordering::Relaxed);
-        engine::heavy_fence();
+        // Mutant L5: none.
+        if !owlet_percpu::planted!("L5") {
+            engine::heavy_fence();
+        }
     }
 
     /// A count has changed while a writer waits: wakes it if it has nothing to wait for any more.
@@ -184,9 +187,8 @@ impl RawRwLock {
         // Of several readers that leave at once the last, by `[Y]`, finds the sums equal.
         if protocol::is_drained(&self.place()) {
             self.drain.open(&Futex::default());
-            let waker = self.queue.lock().drainer.take();
-            if let Some(waker) = waker {
-                waker.wake();
+            if self.words.wanted.load(Ordering::Relaxed) == BY_TASK {
+                self.queue.wake_drainer();
             }
         }
     }

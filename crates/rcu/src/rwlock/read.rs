@@ -31,6 +31,7 @@ pub struct ReadHold {
 }
 
 impl ReadHold {
+    #[inline(always)]
     fn new() -> Self {
         Self { forks: FORKS.load(Ordering::Relaxed) }
     }
@@ -143,7 +144,7 @@ impl RawRwLock {
                 continue;
             }
             let Some(waiter) = self.join_readers(attempt >= ATTEMPTS, None) else { continue };
-            if waiter.sleep(deadline) || self.leave_queue(&waiter) {
+            if waiter.sleep(deadline).or_else(|| self.leave_queue(&waiter)).is_some() {
                 break;
             }
             return None;
@@ -216,7 +217,8 @@ impl RawRwLock {
     #[inline(always)]
     pub unsafe fn unlock_read(&self, hold: ReadHold) {
         self.check.leave();
-        let Some(place) = self.place_if_any() else { return };
+        // SAFETY: whoever holds it has been counted somewhere.
+        let place = unsafe { self.place_if_any().unwrap_unchecked() };
         if hold.forks != FORKS.load(Ordering::Relaxed) {
             // Struck out when the process was forked.
             return;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::Policy;
 use super::protocol;
-use super::queue::{Kind, Waiter, time_left};
+use super::queue::{Grant, Kind, Waiter, time_left};
 use super::raw::{RawRwLock, Stage};
 use super::read::{LOOKS, ReadHold};
 use super::seat::Announced;
@@ -59,9 +59,19 @@ impl RawRwLock {
         self.write_with(Patience::Until(deadline))
     }
 
-    pub(super) fn write_with(&self, patience: Patience) -> bool {
-        if !self.sit(Kind::Writer, patience) {
-            return false;
+    fn write_with(&self, patience: Patience) -> bool {
+        let written = self.write_as(patience).is_some();
+        if written {
+            self.check.enter();
+        }
+        written
+    }
+
+    /// Comes to write: with the seat, or as one of a group.
+    pub(super) fn write_as(&self, patience: Patience) -> Option<Grant> {
+        let grant = self.sit(Kind::Writer, patience)?;
+        if grant == Grant::Group {
+            return Some(grant);
         }
         // Whether it is worth while to make readers slow.
         let hopeless = || self.place_if_any().is_some_and(|place| place.inside() != 0);
@@ -74,34 +84,36 @@ impl RawRwLock {
             if endless {
                 self.refuse_own_hold();
             }
-            return false;
+            return None;
         }
-        self.check.enter();
-        true
+        Some(grant)
     }
 
     /// Takes the seat.
-    fn sit(&self, kind: Kind, patience: Patience) -> bool {
+    fn sit(&self, kind: Kind, patience: Patience) -> Option<Grant> {
         self.after_fork();
-        let seated = self.seat.take(kind == Kind::Upgradable)
-            || patience != Patience::None && self.sit_slow(kind, patience);
-        if seated {
+        let grant = match () {
+            () if self.seat.take(kind == Kind::Upgradable) => Some(Grant::Seat),
+            () if patience == Patience::None => None,
+            () => self.sit_slow(kind, patience),
+        };
+        if grant == Some(Grant::Seat) {
             self.seated();
         }
-        seated
+        grant
     }
 
     #[cold]
-    fn sit_slow(&self, kind: Kind, patience: Patience) -> bool {
+    fn sit_slow(&self, kind: Kind, patience: Patience) -> Option<Grant> {
         for _ in 0..LOOKS {
             core::hint::spin_loop();
             if self.seat.looks_free() && self.seat.take(kind == Kind::Upgradable) {
-                return true;
+                return Some(Grant::Seat);
             }
         }
         match self.join_writers(kind, None) {
-            None => true,
-            Some(waiter) => waiter.sleep(patience.deadline()) || self.leave_queue(&waiter),
+            None => Some(Grant::Seat),
+            Some(waiter) => waiter.sleep(patience.deadline()).or_else(|| self.leave_queue(&waiter)),
         }
     }
 
@@ -185,7 +197,7 @@ impl RawRwLock {
     fn sleep_until_drained(&self, patience: Patience) -> bool {
         let place = self.place();
         loop {
-            protocol::want(&place, &self.words);
+            protocol::want(&place, &self.words, protocol::BY_THREAD);
             let drained = protocol::is_drained(&place);
             let left = time_left(patience.deadline());
             if let (false, Some(time)) = (drained, left) {
@@ -244,7 +256,7 @@ impl RawRwLock {
         self.give_seat_up();
     }
 
-    fn end_write(&self) {
+    pub(super) fn end_write(&self) {
         self.stage(Stage::Entered);
         if self.settings.policy == Policy::PhaseFair && self.pressed.load(Ordering::Relaxed) != 0 {
             self.pressed.store(0, Ordering::Relaxed);
@@ -297,7 +309,7 @@ impl RawRwLock {
     }
 
     pub(super) fn upgradable_with(&self, patience: Patience) -> bool {
-        let seated = self.sit(Kind::Upgradable, patience);
+        let seated = self.sit(Kind::Upgradable, patience).is_some();
         if seated {
             self.check.enter();
         }

@@ -418,7 +418,7 @@ fn last_reader(lacks: Lacks) {
                 })
             })
             .collect();
-        protocol::want(&lock.counts, &lock.words);
+        protocol::want(&lock.counts, &lock.words, protocol::BY_THREAD);
         let sleeps = !protocol::is_drained(&lock.counts);
         for reader in readers {
             reader.join().unwrap();
