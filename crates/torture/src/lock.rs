@@ -540,8 +540,8 @@ fn shake_somebody(rng: &mut Rng) {
     let tids = TIDS.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(&tid) = tids.get(rng.below(tids.len() as u64) as usize) else { return };
     if rng.below(2) == 0 {
-        // SAFETY: a signal of ours to a thread of ours.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR1) };
+        // SAFETY: a signal of ours to a thread of ours; takes no pointers.
+        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, libc::SIGUSR1) };
         return;
     }
     let cpu = rng.below(owlet_percpu::cpus() as u64) as usize;
