@@ -48,6 +48,10 @@
 //! `tests/loom.rs`: `protocol` and `seat`, each with twins that lack a barrier. `owlet-torture rwlock`:
 //! real sequences and membarriers, timed-out waiters, signals, migrations, threads that come and go.
 //!
+//! # Measurements
+//! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-11-30, load 15 (`docs/comparison.md`): a read and the end of its guard
+//! 36 instructions, 2.9 ns, on 1, 2 and 8 threads; slow, 17 ns; a write pair in a burst 22 ns.
+//!
 //! # Modules
 //! - `protocol`: counting, and waiting for it (modelled). `seat`: one writer at a time (modelled).
 //! - `place`: the counters' memory. `queue`: who waits.
