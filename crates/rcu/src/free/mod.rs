@@ -7,7 +7,7 @@
 //! polled cookies, where each page has its own.
 //!
 //! # The protocol
-//! *Putting in* ([`put`](put::put)): in one restartable sequence, load this CPU's open block, check for
+//! *Putting in* (`put`): in one restartable sequence, load this CPU's open block, check for
 //! room, write the object's words, note the domain's sequence number in the block's stamp, and as the
 //! last store count the object and its bytes. No locked instruction, no fence. Threads without rseq, and
 //! domains whose grace periods have no heavy fence, use blocks behind a lock that nobody waits for.
@@ -78,6 +78,13 @@
 //! queues, barriers, each with a twin that fails. `tests/free.rs`, `tests/free_fork.rs`: KF-01 to KF-15.
 //! Torture (`owlet-torture run`): poison, migrating producers, threads that come and go, forks; mutants M6
 //! and M7.
+//!
+//! # Measured
+//! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, glibc 2.36, 2026-11-30, load 17 to 20, `owlet-bench defer-free --small`
+//! (`bench/results`): an object costs 55 ns of CPU, allocation included, where freeing it at once costs 22 to 26;
+//! with readers always inside 120 to 140, most of it in the allocator, whose lists have left the cache. It waits
+//! for 1.3 to 2 grace periods of 5 to 10 ms, at most 4.1. With a cap of 64 MB and a reader stuck for a
+//! second 64.4 to 64.7 MB are resident.
 
 #[cfg(not(loom))]
 mod arch;
