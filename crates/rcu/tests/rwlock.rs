@@ -505,16 +505,19 @@ fn rw_09_several_writers() {
     for limit in [1, 3] {
         let lock = SeveralWriters::new(Options::new(), limit, ());
         let (writers, most, readers) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let (together, start) = (Barrier::new(limit as usize), Barrier::new(2 * limit as usize));
+        let (together, start) =
+            (Barrier::new(limit as usize), Barrier::new(2 * (limit as usize + 1)));
         thread::scope(|s| {
-            for i in 0..limit {
+            for i in 0..=limit {
                 let (lock, together, start) = (&lock, &together, &start);
                 let (writers, most, readers) = (&writers, &most, &readers);
                 s.spawn(move || {
-                    let guard = lock.write();
-                    // All of them are inside at once, or this never ends.
-                    together.wait();
-                    drop(guard);
+                    if i < limit {
+                        let guard = lock.write();
+                        // All of them are inside at once, or this never ends.
+                        together.wait();
+                        drop(guard);
+                    }
                     start.wait();
                     for n in 0..200 {
                         let guard = match (n + i) % 3 {
