@@ -40,7 +40,8 @@ fn main() {
         SETTINGS.update(|now| Settings { name: now.name.clone(), limit: now.limit + 1 }).retire();
         stop.store(true, Ordering::Relaxed);
     });
-    Config::srcu().barrier();
+    // Waits for what was left to it.
+    Config::srcu().retire_barrier();
 
     // A domain that is a value: guards are compared when they are used.
     let domain = Srcu::new();
@@ -49,5 +50,5 @@ fn main() {
     println!("{} and {}", cell.read(&section), SETTINGS.read(&Config::read()).limit);
     drop(section);
     drop(cell);
-    domain.barrier();
+    domain.retire_barrier();
 }

@@ -3,8 +3,8 @@
 //! [`Rcu<T, D>`] holds a pointer to a `T`. [`Rcu::read`] wants a guard of `D` and returns a reference
 //! that lives as long as the guard. [`Rcu::replace`] publishes another value and returns the old one as
 //! [`Retired`]: still read by some, to be had back after a grace period ([`Retired::wait`],
-//! [`Retired::poll`]), or freed after one by the library's worker ([`Retired::retire`], and when it is
-//! dropped).
+//! [`Retired::poll`]), or freed after one, together with all else that is retired in the domain
+//! ([`Retired::retire`], and when it is dropped; see [`crate::free`]).
 //!
 //! # Which domain
 //! | `D` | guard | wrong guard |
@@ -39,9 +39,9 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
-use crate::callback::queue::Urgency;
-use crate::callback::{self, Head};
+use crate::callback::Head;
 use crate::domain::Domain;
+use crate::free;
 use crate::qsbr::{Qsbr, QsbrGuard, Visit};
 use crate::seq::Cookie;
 use crate::srcu::{ClassicGuard, ClassicSrcu, Srcu, SrcuGuard};
@@ -219,11 +219,11 @@ impl<T> Node<T> {
     }
 }
 
-/// The callback that frees a node.
+/// Frees a node.
 ///
 /// # Safety
-/// `head` is the first field of a `Node<T>` that the queue owns.
-unsafe fn free<T>(head: NonNull<Head>) {
+/// `head` is the first field of a `Node<T>` that whoever calls this owns, after a grace period.
+unsafe fn free_node<T>(head: NonNull<Head>) {
     // SAFETY: the caller's; a grace period has passed (invariant 2).
     drop(unsafe { Node::<T>::into_value(head.cast()) });
 }
@@ -364,8 +364,8 @@ unsafe impl<T: Send + Sync + 'static, D: Home> Send for Retired<T, D> {}
 unsafe impl<T: Send + Sync + 'static, D: Home> Sync for Retired<T, D> {}
 
 impl<T: Send + Sync + 'static, D: Home> Retired<T, D> {
-    /// Waits until nobody reads the value any more and returns it. Not inside a section of the domain
-    /// (debug builds panic).
+    /// Waits until nobody reads the value any more and returns it. Not inside a section of the domain:
+    /// it would wait for itself; what comes of it is told at [`Domain`].
     #[must_use]
     pub fn wait(self) -> T {
         self.home.domain().wait(self.cookie);
@@ -392,8 +392,16 @@ impl<T: Send + Sync + 'static, D: Home> Retired<T, D> {
         self.cookie
     }
 
-    /// Has the value dropped on the library's worker thread after a grace period; see
-    /// [`crate::callback`]. Allocates nothing, waits for nobody, allowed inside sections.
+    /// Has the value dropped after a grace period, as a box that is retired ([`Srcu::retire`]): by this
+    /// thread, another that retires in the domain, or the library's worker. Dropping a `Retired` does the
+    /// same.
+    ///
+    /// [`Domain::retire_barrier`] and [`Domain::quiesce`] wait until it has been dropped;
+    /// [`Domain::barrier`], which waits for callbacks, does not.
+    ///
+    /// Needs no memory. Allowed inside sections, in callbacks and destructors. It may drop values that were
+    /// retired before: not while holding a lock that their destructors take. At the domain's cap it may be
+    /// held up ([`free::Backpressure`]); a value counts with its own size, without what it owns elsewhere.
     pub fn retire(self) {}
 
     /// # Safety
@@ -415,9 +423,9 @@ impl<T: Send + Sync + 'static, D: Home> Drop for Retired<T, D> {
         let keep = unsafe { self.node.as_ref() }.keep.get();
         // SAFETY: others read the node's value, but never this.
         unsafe { *keep = self.home.share() };
-        // SAFETY: the node is ours, stays where it is, and is what `free::<T>` frees; `T` is `Send` and
-        // lives long enough for any thread.
-        let _ = unsafe { callback::post(engine, self.node.cast(), free::<T>, Urgency::Lazy) };
+        // SAFETY: the node is ours, stays where it is, and is what `free_node::<T>` frees; `T` is `Send`
+        // and lives long enough for any thread.
+        unsafe { free::retire_head(engine, self.node.cast(), free_node::<T>) };
     }
 }
 

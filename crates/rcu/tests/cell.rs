@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use owlet_rcu::callback::quiesce_all;
 use owlet_rcu::{
     ClassicSrcu, Head, Qsbr, Rcu, Retired, Srcu, StaticDomain, TasksTrace, domain, wait_all,
 };
@@ -101,7 +102,7 @@ fn gp_07_publish_and_subscribe() {
         stop.store(true, Ordering::Relaxed);
     });
     drop(cell);
-    Config::srcu().barrier();
+    Config::srcu().retire_barrier();
     assert_eq!(ALIVE.load(Ordering::Relaxed), 0, "leaked");
     assert!(reads.load(Ordering::Relaxed) > 0);
 }
@@ -147,7 +148,7 @@ fn gp_09_updates_inside_a_section() {
     }
     drop(section);
     assert_eq!(retired.wait(), "old");
-    domain.barrier();
+    domain.retire_barrier();
 }
 
 /// A reference outlives the cell, if its section does.
@@ -159,14 +160,43 @@ fn a_section_keeps_the_value_of_a_dropped_cell() {
     let seen = cell.read(&section);
     let count = seen.0.clone();
     drop(cell);
+    domain.retire_flush();
     thread::sleep(Duration::from_millis(150));
     assert_eq!(Arc::strong_count(&seen.0), 2, "freed while it was read");
     drop(section);
-    domain.barrier();
+    domain.retire_barrier();
     assert_eq!(Arc::strong_count(&count), 1, "leaked");
 }
 
 struct Pair2(Arc<()>);
+
+/// BA-02: old values of cells are retired like boxes, and what waits for those and for callbacks is
+/// one call: `retire_barrier`, or with the sections `quiesce`, or of several domains `quiesce_all`.
+#[test]
+fn ba_02_one_barrier_waits_for_cells_boxes_and_callbacks() {
+    const EACH: u64 = 300;
+    let waits: [fn(&Srcu); 3] =
+        [Srcu::retire_barrier, Srcu::quiesce, |domain| quiesce_all(&[domain], 1)];
+    for wait in waits {
+        let domain = Srcu::named("ba_02_one_barrier");
+        let counted = Arc::new(());
+        let cell = Rcu::with_domain(Pair2(counted.clone()), &domain);
+        let section = domain.read();
+        for _ in 0..EACH {
+            cell.replace(Pair2(counted.clone())).retire();
+            drop(cell.update(|old| Pair2(old.0.clone())));
+            domain.retire(Box::new(counted.clone()));
+            let counted = counted.clone();
+            domain.call(move || drop(counted));
+        }
+        assert_eq!(Arc::strong_count(&counted) as u64, 2 + 4 * EACH, "freed while it was read");
+        drop(section);
+        wait(&domain);
+        assert_eq!(Arc::strong_count(&counted), 2, "not all was waited for");
+        assert_eq!(domain.retire_stats().freed, 3 * EACH, "old values are retired with the boxes");
+        assert_eq!(domain.callback_stats().queued, EACH, "closures alone are callbacks");
+    }
+}
 
 /// Guards of another domain: an error where the domain is a value.
 #[test]

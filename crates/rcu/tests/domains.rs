@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Background, in_background, waiter};
-use owlet_rcu::{ClassicSrcu, Rcu, Srcu, Tasks, TasksTrace, callback, stall};
+use owlet_rcu::{ClassicSrcu, Rcu, Srcu, Tasks, TasksTrace, callback, free, stall};
 
 /// A classic domain has no membarrier, however it was made.
 #[test]
@@ -99,6 +99,7 @@ fn a_cell_outlives_its_domain_without_a_report() {
         domain.call(move || drop(last));
     }
     callback::flush();
+    free::flush();
     thread::sleep(Duration::from_millis(100));
     assert_eq!(REPORTS.load(Ordering::Relaxed), 0);
 }

@@ -9,7 +9,8 @@
 //! It runs on the worker thread (or, if no thread can be made, on one that waits at a barrier), after
 //! others and before others in no particular order. It may post: itself again, or another head, to the
 //! same domain or to another (*chaining*). It must not wait for grace periods or at barriers: the
-//! worker is what would bring them about (debug builds panic), and should not block otherwise, since
+//! worker is what would bring them about (a wait panics in debug builds, a barrier in all), and should
+//! not block otherwise, since
 //! the callbacks of all domains wait behind it. If it panics, the panic is counted and the worker goes
 //! on.
 //!
@@ -29,7 +30,8 @@
 //! `barrier` waits for every callback queued before it, by whatever thread, to have returned; not for
 //! later ones, except that some which come while it is just beginning may be taken along. It waits for
 //! no grace period if nothing is queued. Before code is unloaded, both are needed: a grace period (for
-//! readers inside that code) and a barrier (for callbacks in it): `quiesce`. A chain of callbacks of
+//! readers inside that code) and a barrier (for callbacks in it): `quiesce`, which waits for what was
+//! retired ([`crate::free`]) too. A chain of callbacks of
 //! which each posts the next needs as many barriers as it is long: [`quiesce_all`]. What has this crate
 //! linked into it has the worker thread in it and is never to be unloaded.
 //!

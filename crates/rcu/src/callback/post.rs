@@ -9,6 +9,7 @@ use super::serve;
 use crate::domain::Domain;
 use crate::engine::pace::Futex;
 use crate::engine::{self, EngineRef, fork, wait_all};
+use crate::free;
 use crate::worker;
 
 /// Callbacks of a domain from which on posting closures is slowed down.
@@ -132,22 +133,25 @@ pub(crate) fn barrier(engine: EngineRef) {
     }
 }
 
-/// A grace period, and then everything queued before its end.
+/// A grace period, and then everything retired or queued before its end.
 pub(crate) fn quiesce(engine: EngineRef) {
     engine.wait(engine.snapshot(), false);
-    barrier(engine);
+    free::barrier(engine, None);
 }
 
 /// What must be waited for before code is unloaded that readers of `domains` run in or that their
-/// callbacks are in: a grace period of all of them, and then, `chain` times over, a barrier of each.
+/// callbacks, or destructors of what was retired, are in: a grace period of all of them, and then, `chain`
+/// times over, a [`Domain::retire_barrier`] of each, which waits for callbacks too.
 ///
-/// `chain` is the greatest number of callbacks of which each posts the next, to whichever of the
-/// domains; 1 if callbacks post none. Nobody must be posting any more, other than callbacks. A
-/// barrier without anything queued costs next to nothing, so be generous.
+/// `chain` is the greatest number of callbacks or destructors of which each posts or retires the next, to
+/// whichever of the domains; 1 if they do not. Nobody else must be posting or retiring any more. A barrier
+/// without anything queued costs next to nothing, so be generous.
+///
+/// Not inside a section of one of them: it would wait for itself (see [`Domain`]).
 pub fn quiesce_all(domains: &[&dyn Domain], chain: usize) {
     wait_all(domains);
     for _ in 0..chain.max(1) {
-        domains.iter().for_each(|domain| domain.barrier());
+        domains.iter().for_each(|domain| domain.retire_barrier());
     }
 }
 
