@@ -14,6 +14,28 @@ pub(crate) mod sealed {
 ///
 /// Every domain type has these as inherent methods too. Waiting is for threads that are not inside a
 /// section of the same domain and not in a signal handler; taking and polling cookies is for anybody.
+///
+/// # What waits for what
+/// | method | waits for |
+/// |---|---|
+/// | [`Domain::synchronize`], [`Domain::wait`] | sections |
+/// | [`Domain::barrier`] | callbacks (`call`, `call_head`) |
+/// | [`Domain::retire_barrier`] | what was retired (`retire`, [`Retired::retire`](crate::Retired::retire), pools, ..), and callbacks |
+/// | [`Domain::quiesce`] | sections, then what was retired and callbacks |
+///
+/// # Waiting inside a section of the same domain
+/// A thread that does so waits for itself. (If the moment has passed already, [`Domain::wait`] returns all
+/// the same.)
+///
+/// | it is | debug builds, feature `checks` | otherwise |
+/// |---|---|---|
+/// | in a section that cannot leave the thread: a token's ([`Srcu::read_lock`](crate::Srcu::read_lock)), one of [`TasksTrace`](crate::TasksTrace), online in a [`Qsbr`](crate::Qsbr) | the wait panics | it waits for ever |
+/// | the taker of a guard of [`Srcu`](crate::Srcu) or [`ClassicSrcu`](crate::ClassicSrcu), which may be another thread's by now | it waits for ever; after 1 s that is reported ([`Kind::OwnSection`](crate::stall::Kind::OwnSection)), unless another thread leads the grace period or has ended a guard of this domain before | it waits for ever |
+/// | registered in [`Tasks`](crate::Tasks) | no section in the way: waiting is a quiescent state | the same |
+///
+/// In every build a grace period that is not over after 10 s is reported, too ([`crate::stall`]). Barriers
+/// panic in the first case even if nothing is queued. In the second [`Domain::barrier`] has the worker lead
+/// the grace period, so the report is that after 10 s.
 pub trait Domain: Sync + sealed::Sealed {
     /// How the engine knows the domain.
     #[doc(hidden)]
@@ -61,7 +83,8 @@ pub trait Domain: Sync + sealed::Sealed {
         self.engine().poll_full(cookie)
     }
 
-    /// Waits until the moment has passed; returns at once if it has.
+    /// Waits until the moment has passed; returns at once if it has. Not inside a section of the same
+    /// domain, as [`Domain::synchronize`].
     fn wait(&self, cookie: Cookie) {
         self.engine().wait(cookie, false);
     }
@@ -74,7 +97,9 @@ pub trait Domain: Sync + sealed::Sealed {
     /// Waits until every section of this domain that was running at the call has ended.
     ///
     /// Full barrier. Sleeps; shares grace periods with others that wait. Do not call inside a section
-    /// of the same domain: it would wait for itself (debug builds panic).
+    /// of the same domain: it would wait for itself. Builds with the checks panic there if the section
+    /// cannot have left the thread; for a guard of [`Srcu`](crate::Srcu) or
+    /// [`ClassicSrcu`](crate::ClassicSrcu) they report it after a second. See [the trait](Domain).
     fn synchronize(&self) {
         let engine = self.engine();
         engine.wait(engine.snapshot(), false);
@@ -95,15 +120,21 @@ pub trait Domain: Sync + sealed::Sealed {
 
     /// Waits for every callback queued on this domain before, by whatever thread, to have returned.
     ///
-    /// Not for later ones, and for no grace period if nothing is queued. Not inside a section of this
-    /// domain (debug builds panic), and not from a callback (panics).
+    /// Not for later ones, and for no grace period if nothing is queued. Callbacks are what was posted by
+    /// `call` and `call_head`; for what was *retired*, [`Rcu`](crate::Rcu) cells' old values included, there
+    /// is [`Domain::retire_barrier`], which waits for callbacks as well.
+    ///
+    /// Not inside a section of this domain (it would wait for itself: see [the trait](Domain)), and not
+    /// from a callback (panics).
     fn barrier(&self) {
         callback::barrier(self.engine());
     }
 
-    /// [`Domain::synchronize`], then [`Domain::barrier`]: what must be waited for before code is
-    /// unloaded that readers of this domain run in or that its callbacks are in. See also
-    /// [`callback::quiesce_all`].
+    /// [`Domain::synchronize`], then [`Domain::retire_barrier`]: what must be waited for before code is
+    /// unloaded that readers of this domain run in, or that its callbacks or destructors of what was
+    /// retired are in. See also [`callback::quiesce_all`].
+    ///
+    /// Not inside a section of this domain, in a callback or in a retired object's destructor, as these.
     fn quiesce(&self) {
         callback::quiesce(self.engine());
     }
@@ -115,13 +146,14 @@ pub trait Domain: Sync + sealed::Sealed {
     }
 
     /// Waits until everything retired before, by whatever thread, to this domain and its pools, has been
-    /// freed, and callbacks posted before have returned. Needs no grace period if those that have come
-    /// about are enough.
+    /// freed, and callbacks posted before have returned. Old values of [`Rcu`](crate::Rcu) cells are retired
+    /// too ([`Retired::retire`](crate::Retired::retire)). Needs no grace period if those that have come about
+    /// are enough.
     ///
     /// Objects retired meanwhile are not waited for, even by destructors of those that are: a chain of
     /// objects of which each retires the next needs as many barriers as it is long. Not inside a section
-    /// of this domain (debug builds panic), and not in a callback or a retired object's destructor
-    /// (panics).
+    /// of this domain (it would wait for itself: see [the trait](Domain)), and not in a callback or a
+    /// retired object's destructor (panics).
     fn retire_barrier(&self) {
         free::barrier(self.engine(), None);
     }

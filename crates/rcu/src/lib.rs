@@ -1,9 +1,31 @@
 //! User-space RCU on per-CPU counters.
 //!
-//! Readers mark the sections in which they use shared data; an updater unpublishes something, waits
-//! for a *grace period* (every section that was running when it asked has ended) and then frees it.
-//! Readers pay about a nanosecond, never block, and never register; updaters pay the rest.
+//! ```
+//! use owlet_rcu::{PerCpuRwLock, Rcu, Srcu};
 //!
+//! static CONFIG: Srcu = Srcu::named("config"); // a domain: what sections belong to
+//! static NAMES: PerCpuRwLock<Vec<&str>> = PerCpuRwLock::new(Vec::new());
+//!
+//! let limit = Rcu::with_domain(10, &CONFIG);
+//! let section = CONFIG.read(); // never waits
+//! let seen = limit.read(&section); // lives as long as the section
+//! limit.replace(20).retire(); // never waits for `section`: the old value is freed later
+//! assert_eq!((*seen, *limit.read(&section)), (10, 20));
+//! drop(section);
+//!
+//! NAMES.write().push("first"); // waits for readers, as any lock
+//! assert_eq!(NAMES.read().len(), 1);
+//! ```
+//!
+//! Readers mark the *sections* in which they use shared data. An updater unpublishes something, waits
+//! for a *grace period* (every section that was running when it asked has ended) and then frees it, or
+//! leaves both to the library (`retire`). Readers pay a few nanoseconds and never block; updaters pay the
+//! rest.
+//!
+//! `docs/guide.md` is the guide: which flavour, how to wait, how to free later, what is allowed where.
+//! `examples` has short programs to copy from: `cargo run -p owlet-rcu --example cell`.
+//!
+//! # Flavours
 //! | flavour | type | readers | who may delay a grace period |
 //! |---|---|---|---|
 //! | SRCU | [`Srcu`] | any thread, any context; may sleep, move between threads, live across `.await` | sections of the same domain |
@@ -13,6 +35,16 @@
 //! | Tasks-Trace | [`TasksTrace`] | any thread; may sleep; nested sections count in a thread-local word | sections of the same domain |
 //!
 //! The crate is useful alone and knows nothing of tracing.
+//!
+//! # Where to look
+//! | you want | see |
+//! |---|---|
+//! | a shared value that is replaced as a whole | [`Rcu`], [`Retired`], [`domain!`] |
+//! | to wait, to be told later, statistics | [`Domain`], [`Cookie`], [`wait_all`], [`Synchronize`] |
+//! | something freed later, in bounded memory | [`Srcu::retire`], [`free`] |
+//! | something done later | [`Srcu::call`], [`callback`] |
+//! | a read-mostly lock | [`PerCpuRwLock`], [`rwlock`]; what it is made of: [`RcuSync`] |
+//! | to find out who is in the way | [`stall`], [`check`] |
 //!
 //! # Modules
 //! - `engine`: every flavour's grace periods: who runs them, who waits how, what is counted. `turns`:
@@ -37,6 +69,11 @@
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
+
+// The code in the guide is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;
 
 // By the name that the tests outside use.
 #[cfg(all(test, not(loom)))]

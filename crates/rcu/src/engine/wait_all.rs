@@ -19,7 +19,7 @@ use crate::seq::{Cookie, is_at_or_after};
 ///
 /// The waits overlap: the time is that of the slowest domain. A domain that is named twice is waited
 /// for once; an empty list returns at once. Full barrier. Do not call inside a section of one of
-/// them (debug builds panic).
+/// them: it would wait for itself; what comes of it is told at [`Domain`].
 pub fn wait_all(domains: &[&dyn Domain]) {
     wait_engines(domains, false);
 }

@@ -56,14 +56,19 @@ macro_rules! inherent_retire {
     () => {
         /// Has a box dropped after a grace period, together with others; see [`crate::free`].
         ///
+        /// [`Self::retire_barrier`] waits until it has been; [`Self::barrier`], which is for callbacks, does
+        /// not. The old value of an [`Rcu`](crate::Rcu) cell goes the same way by
+        /// [`Retired::retire`](crate::Retired::retire).
+        ///
         /// For a box that readers may still have a pointer to, get it back with `Box::from_raw` after
         /// unpublishing, or use [`Self::retire_raw`], which does not claim that nobody looks at it.
         /// Boxes of slices and trait objects get a box of their own first.
         ///
         /// Allowed inside sections, in callbacks and destructors, while a thread ends; not in signal
-        /// handlers. Costs some thirty instructions, none of them
-        /// locked where there are restartable sequences and the domain is SRCU's fast kind; the call that fills a block also frees two
-        /// or so blocks of objects. At the domain's cap it may be held up: [`crate::free::Backpressure`].
+        /// handlers. Costs some thirty instructions, none of them locked where there are restartable sequences
+        /// and the domain is SRCU's fast kind; the call that fills a block also frees two or so blocks of
+        /// objects: not while holding a lock that their destructors take. At the domain's cap it may be held
+        /// up: [`crate::free::Backpressure`].
         #[inline]
         pub fn retire<T: ?Sized + Send + 'static>(&self, object: Box<T>) {
             $crate::free::retire($crate::Domain::engine(self), object);
@@ -80,7 +85,7 @@ macro_rules! inherent_retire {
             $crate::free::try_retire($crate::Domain::engine(self), object)
         }
 
-        /// [`Self::retire`] of what came from `Box::into_raw`.
+        /// [`Self::retire`] of what came from `Box::into_raw`, and is awaited as that.
         ///
         /// # Safety
         /// `object` came from there, has been unpublished, and is retired once.

@@ -157,8 +157,8 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
 
     /// Waits until everything retired to this pool before, by whatever thread, has been freed.
     ///
-    /// Not inside a section of the domain (debug builds panic), and not in a callback or a destructor
-    /// that is run for a retired object (panics).
+    /// Not inside a section of the domain (it would wait for itself: see [`Domain`]), and not in a callback
+    /// or a destructor that is run for a retired object (panics).
     pub fn barrier(&self) {
         if let Some(store) = self.made() {
             barrier::barrier(self.domain.engine(), Some(store));

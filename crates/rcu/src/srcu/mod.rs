@@ -70,7 +70,7 @@ use crate::{held, sections};
 /// # Waiting inside a section
 /// A thread that waits for a grace period of a domain in whose section it is waits for itself. Builds
 /// with the checks panic there if the section is a token's ([`Srcu::read_lock`]). A guard may be
-/// another thread's by now: they wait, and report what they suspect after a second; see
+/// another thread's by now: they wait, and report what they suspect after a second; see [`Domain`] and
 /// [`crate::check`].
 ///
 /// # Fork
@@ -147,7 +147,7 @@ impl Srcu {
 
     /// Enters a section and returns the token that ends it, for code that cannot keep a guard.
     ///
-    /// Cost: about a nanosecond with [`Srcu::read_unlock`]. Ordering: towards grace periods of this
+    /// Cost: some two nanoseconds with [`Srcu::read_unlock`] (`docs/comparison.md`). Ordering: towards grace periods of this
     /// domain only; not a fence.
     #[inline]
     #[must_use]
