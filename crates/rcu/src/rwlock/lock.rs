@@ -27,11 +27,11 @@ use crate::rcu_sync::grace::GracePeriod;
 /// assert_eq!(TABLE.read().len(), 1);
 /// ```
 ///
-/// | | cost |
+/// | | cost (`docs/comparison.md`, its machine) |
 /// |---|---|
-/// | `read` and the end of its guard | about 2 ns; while writers are about, some 10 ns |
-/// | `write` and the end of its guard, the first in a while | a membarrier: 0.4 us, or 10 us where other CPUs are busy |
-/// | the same, following another | some 20 ns |
+/// | `read` and the end of its guard | some 3 ns; while writers are about, 17 ns |
+/// | `write` and the end of its guard, the first in a while | a membarrier: 0.7 us, or 13 us where other CPUs are busy |
+/// | the same, following another | 22 ns |
 #[repr(C)]
 pub struct PerCpuRwLock<T: ?Sized> {
     raw: RawRwLock,

@@ -40,7 +40,7 @@ impl ReadHold {
 impl RawRwLock {
     /// Takes it shared; waits while a writer has it or, by the lock's policy, waits for it.
     ///
-    /// Cost: about a nanosecond with [`RawRwLock::unlock_read`] while no writer has been there for a
+    /// Cost: some three nanoseconds with [`RawRwLock::unlock_read`] while no writer has been there for a
     /// while; two atomic instructions on the CPU's own lines otherwise. Ordering: acquire.
     #[inline(always)]
     pub fn read(&self) -> ReadHold {
