@@ -64,7 +64,9 @@ pub(crate) enum Command {
     Doctor(JsonArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
-    /// Print the man page, or that of one subcommand.
+    /// Print the man page, or that of one subcommand, as roff source.
+    ///
+    /// To read it: owlet man record | man -l -
     Man(ManArgs),
     /// Start an instrumented server, record it live, and show the result.
     Demo(DemoArgs),
@@ -76,7 +78,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     /// A process, or a pattern over trace points' names (`*` and `?` match any characters).
-    #[arg(value_name = "PID|PATTERN")]
+    #[arg(value_name = "PID|PATTERN", long_help = pattern_help("A process, or a pattern over trace points' names."))]
     pub(crate) what: Option<String>,
     /// Only the trace points of these processes.
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
@@ -92,7 +94,10 @@ pub(crate) struct RecordArgs {
     pub(crate) output: Option<PathBuf>,
     /// Record trace points whose name matches (`*`, `?`); with `!` in front, leave them out.
     /// May be given several times, the last match wins; default: all.
-    #[arg(short, long = "event", value_name = "PATTERN", value_parser = parse_pattern)]
+    #[arg(short, long = "event", value_name = "PATTERN", value_parser = parse_pattern, long_help = pattern_help(
+        "Record trace points whose name matches; with `!` in front, leave them out. May be given several \
+         times, the last match wins; default: all."
+    ))]
     pub(crate) events: Vec<String>,
     /// Only events this severe or more so.
     #[arg(long, value_name = "LEVEL", default_value = "trace", ignore_case = true)]
@@ -123,7 +128,9 @@ pub(crate) struct RecordArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ToggleArgs {
     /// Trace points by name; `*` and `?` match any characters.
-    #[arg(required = true, value_name = "PATTERN", value_parser = parse_pattern)]
+    #[arg(required = true, value_name = "PATTERN", value_parser = parse_pattern, long_help = pattern_help(
+        "Trace points by name. What the recording's --level or --where leaves out stays out."
+    ))]
     pub(crate) patterns: Vec<String>,
     /// Only in these processes; default: all of this user.
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
@@ -263,6 +270,18 @@ fn check_filter(text: &str, side: Side) -> std::result::Result<String, String> {
     })
 }
 
+/// What a pattern is matched with.
+const NAMES: &str = "\
+A name is TARGET:NAME, with one `:` between them; `*` and `?` match any characters, `:` included.
+`app::db*` is all of a module and what lies below it, `app::db:*` the module alone.
+  span          app::db:query        the module, and what the span is called
+  event         app::db:store.rs:42  the module, file and line, or the name it was given
+  trace point   cache:lookup         the provider, and the event of `tracepoint!`";
+
+fn pattern_help(what: &str) -> String {
+    format!("{what}\n\n{NAMES}")
+}
+
 fn filter_help() -> String {
     format!("{}\n\n{}", owlet_wire::filter::HELP.trim_end(), crate::exit::help())
 }
@@ -281,14 +300,21 @@ pub(crate) fn answer(error: clap::Error) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What clap says of a bad command line, made fit to be read: values that are too long are cut, and
-/// `owlet record CMD` is told what it lacks.
+/// What clap says of a bad command line, made fit to be read: values that are too long are cut, the
+/// closest subcommand comes first, and `owlet record CMD` is told what it lacks.
 pub(crate) fn told(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
         && value.chars().count() > SHOWN
     {
         let start: String = value.chars().take(SHOWN).collect();
         error.insert(ContextKind::InvalidValue, ContextValue::String(format!("{start}..")));
+    }
+    if let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand)
+    {
+        let mut names = names.clone();
+        names.sort_by_key(|name| strsim::damerau_levenshtein(wrong, name));
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
     }
     let recording = std::env::args_os().nth(1).is_some_and(|word| word == "record");
     if recording

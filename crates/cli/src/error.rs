@@ -17,7 +17,7 @@ pub(crate) struct Failure {
     pub(crate) exit: Exit,
     /// Empty when everything has been said already.
     pub(crate) message: String,
-    /// What to do, printed on a line of its own.
+    /// What to do; each line of it is printed as a hint of its own.
     pub(crate) hint: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl Failure {
         // Whatever was to be opened, the limit is what is in the way.
         let files =
             self.message.to_lowercase().contains("too many open files").then_some(MORE_FILES);
-        if let Some(hint) = files.or(self.hint.as_deref()) {
+        for hint in files.or(self.hint.as_deref()).unwrap_or_default().lines() {
             let _ = writeln!(err, "{cyan}hint{cyan:#}: {hint}");
         }
     }

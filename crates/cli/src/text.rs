@@ -42,17 +42,23 @@ pub(crate) fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{s}", count(n))
 }
 
-/// The names closest to `wanted`, best first, at most three, and none that is far off.
+/// The names closest to `wanted`, best first, at most three, and none that is far off. A pattern that
+/// ends in `*` may mean a whole target.
 pub(crate) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let wanted = wanted.trim_matches('*').to_lowercase();
+    let wanted = wanted.to_lowercase();
+    let group = wanted.strip_suffix('*').map(|group| group.trim_end_matches([':', '*']));
+    let wanted = wanted.trim_matches('*');
     let mut scored: Vec<(f64, &str)> = names
         .map(|name| {
             let lower = name.to_lowercase();
             let tail = lower.rsplit(':').next().unwrap_or_default();
-            let whole = strsim::normalized_damerau_levenshtein(&wanted, &lower);
-            let tail = strsim::normalized_damerau_levenshtein(&wanted, tail);
-            let part = if !wanted.is_empty() && lower.contains(&wanted) { 0.9 } else { 0.0 };
-            (whole.max(tail).max(part), name)
+            let whole = strsim::normalized_damerau_levenshtein(wanted, &lower);
+            let tail = strsim::normalized_damerau_levenshtein(wanted, tail);
+            let part = if !wanted.is_empty() && lower.contains(wanted) { 0.9 } else { 0.0 };
+            let head = group.zip(target(&lower)).map_or(0.0, |(group, target)| {
+                strsim::normalized_damerau_levenshtein(group, target)
+            });
+            (whole.max(tail).max(part).max(head), name)
         })
         .filter(|(score, _)| *score >= 0.5)
         .collect();
@@ -60,6 +66,11 @@ pub(crate) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Ve
     scored.dedup_by(|a, b| a.1 == b.1);
     scored.truncate(3);
     scored.into_iter().map(|(_, name)| name).collect()
+}
+
+/// What stands before the one `:` of a trace point's name; `::` is part of it.
+fn target(name: &str) -> Option<&str> {
+    name.get(..name.replace("::", "..").find(':')?)
 }
 
 #[cfg(test)]

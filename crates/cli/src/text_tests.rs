@@ -30,6 +30,9 @@ fn near_finds_typing_errors_and_parts() {
     assert_eq!(near("request"), ["http:request"]);
     assert_eq!(near("*quer*"), ["db:query"]);
     assert!(near("zzzzzzzzz").is_empty());
+    // A whole target, however long the names are.
+    assert_eq!(near("htp:*"), ["http:request"]);
+    assert_eq!(super::near("nu::bd::*", ["nu::db:main.rs:20"].into_iter()), ["nu::db:main.rs:20"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod completions;
 mod demo;
 mod doctor;
+mod doubts;
 mod export;
 mod list;
 mod patterns;

@@ -1,5 +1,6 @@
 //! Patterns on the command line against the trace points that are there.
 
+use super::doubts;
 use crate::error::Failure;
 use crate::exit::Exit;
 use crate::text::{escape, near, plural};
@@ -39,15 +40,14 @@ pub(crate) fn nothing_ever(rules: &[Rule]) -> Option<Failure> {
     Some(Failure::with(Exit::Usage, message).hint(LAST_WINS))
 }
 
-/// Rules that match none of `points` yet, each with the nearest names.
+/// Rules that match none of `points` yet, each with what may have been meant.
 pub(crate) fn unmatched_yet<'a>(
     rules: &'a [Rule],
     points: &'a [TracepointInfo],
-) -> impl Iterator<Item = (&'a Rule, Vec<&'a str>)> {
+) -> impl Iterator<Item = (&'a Rule, Vec<String>)> {
     let names = || points.iter().map(|point| point.name.as_str());
     let missing = move |rule: &&Rule| !names().any(|name| glob(&rule.pattern, name));
-    let nearest = move |rule: &'a Rule| (rule, near(&rule.pattern, names()));
-    rules.iter().filter(missing).map(nearest)
+    rules.iter().filter(missing).map(move |rule| (rule, advice(&[&rule.pattern], names())))
 }
 
 /// A rule as `-e` has it, in quotes.
@@ -62,10 +62,39 @@ pub(crate) fn hits(rules: &[Rule], level: Level, points: &[TracepointInfo]) -> u
     points.iter().filter(ours).fold(0, |sum, point| sum.saturating_add(point.hits))
 }
 
-/// `the closest names: a, b`.
-pub(crate) fn closest(names: &[&str]) -> String {
-    let names: Vec<_> = names.iter().map(|name| escape(name.as_bytes())).collect();
-    format!("the closest names: {}", names.join(", "))
+/// What may have been meant by patterns that match none of `names`, one hint a line; none when nothing
+/// is near.
+fn advice<'a>(patterns: &[&str], names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
+    let one_colon = patterns.iter().filter_map(|pattern| one_colon(pattern, names.clone()));
+    let try_it = |meant: String| {
+        let meant = escape(meant.as_bytes());
+        format!("between target and name stands one `:`; try '{meant}'")
+    };
+    let mut hints: Vec<_> = one_colon.map(try_it).collect();
+    let mut closest: Vec<&str> = Vec::new();
+    for name in patterns.iter().flat_map(|pattern| near(pattern, names.clone())) {
+        if !closest.contains(&name) {
+            closest.push(name);
+        }
+    }
+    closest.truncate(3);
+    if !closest.is_empty() {
+        let closest: Vec<_> = closest.iter().map(|name| escape(name.as_bytes())).collect();
+        hints.push(format!("the closest names: {}", closest.join(", ")));
+    }
+    hints
+}
+
+/// The pattern with `:` in place of its last `::`, if that matches; `TARGET*` for all of a target.
+fn one_colon<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    let (target, name) = pattern.rsplit_once("::")?;
+    let matched = |pattern: &str| names.clone().filter(|name| glob(pattern, name)).count();
+    let (narrow, wide) = (format!("{target}:{name}"), format!("{target}*"));
+    match matched(&narrow) {
+        0 => None,
+        n if name == "*" && matched(&wide) == n => Some(wide),
+        _ => Some(narrow),
+    }
 }
 
 /// Why nothing of `points` would be recorded, or `None` when something would. `whose` reads like
@@ -134,16 +163,21 @@ pub(crate) fn nothing_passes(
     fields.dedup();
     fields.truncate(12);
     let fields: Vec<_> = fields.iter().map(|name| escape(name.as_bytes())).collect();
+    let mut hints = doubts::of(filter, &schemas);
+    hints.push(format!("their fields are: {}", fields.join(", ")));
     let n = plural(chosen.len() as u64, "trace point");
     let message = format!("--where can hold for no event of the {n} that would be recorded");
-    let message = match warnings.first() {
+    let message = match warnings.first().filter(|_| hints.len() == 1) {
         Some(warning) => format!("{message}: {}", escape(warning.as_bytes())),
         None => message,
     };
-    Some(
-        Failure::with(Exit::Nothing, message)
-            .hint(format!("their fields are: {}", fields.join(", "))),
-    )
+    Some(Failure::with(Exit::Nothing, message).hint(hints.join("\n")))
+}
+
+/// What the filter asks for that none of the selected trace points has.
+pub(crate) fn doubts(rules: &[Rule], filter: &Filter, points: &[TracepointInfo]) -> Vec<String> {
+    let chosen = points.iter().filter(|point| selects(rules, &point.name));
+    doubts::of(filter, &chosen.flat_map(schemas).collect::<Vec<_>>())
 }
 
 /// The kinds of records that one span leaves, of which a process lists the first only.
@@ -189,24 +223,15 @@ pub(crate) fn unmatched<'a>(
 ) -> Failure {
     let shown: Vec<_> =
         patterns.iter().map(|pattern| format!("'{}'", escape(pattern.as_bytes()))).collect();
-    let mut closest: Vec<&str> = Vec::new();
-    for pattern in patterns {
-        for name in near(pattern, names.clone()) {
-            if !closest.contains(&name) {
-                closest.push(name);
-            }
-        }
-    }
-    closest.truncate(3);
     let failure = Failure::with(
         Exit::Nothing,
         format!("no trace point of {whose} matches {}", shown.join(", ")),
     );
-    if closest.is_empty() {
-        return failure
-            .hint("`owlet list PID` shows the trace points there are; `*` matches any characters");
+    match advice(patterns, names).join("\n") {
+        hints if hints.is_empty() => failure
+            .hint("`owlet list PID` shows the trace points there are; `*` matches any characters"),
+        hints => failure.hint(hints),
     }
-    failure.hint(self::closest(&closest))
 }
 
 fn wanted(rules: &[Rule]) -> Vec<&str> {

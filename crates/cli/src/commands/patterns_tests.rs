@@ -50,6 +50,29 @@ fn u1_a_pattern_that_matches_nothing_names_the_closest() {
     assert_eq!(check(&["demo:tik", "demo:*"], Level::Trace), None);
 }
 
+/// `::*` is what paths end in; a name has one colon there.
+#[test]
+fn u1_a_pattern_with_a_colon_too_many_says_so() {
+    let names = ["nu::db:store", "nu::db:main.rs:20", "nu:run", "number:one", "cache:lookup"];
+    let hints = |pattern: &str| advice(&[pattern], names.into_iter());
+    let why = |meant: &str| format!("between target and name stands one `:`; try '{meant}'");
+    for (pattern, meant) in [
+        ("nu::db::*", "nu::db*"),
+        ("nu::db::store", "nu::db:store"),
+        ("cache::*", "cache*"),
+        // `n*` would be other targets, too.
+        ("n?::*", "n?:*"),
+    ] {
+        assert_eq!(hints(pattern).first(), Some(&why(meant)), "{pattern}");
+    }
+    let both = [why("nu::db*"), "the closest names: nu::db:main.rs:20, nu::db:store".into()];
+    assert_eq!(hints("nu::db::*"), both);
+    assert_eq!(hints("cach:*"), ["the closest names: cache:lookup"]);
+    for other in ["nothing::*", "zzzzzzzz"] {
+        assert_eq!(hints(other), [""; 0], "{other}");
+    }
+}
+
 #[test]
 fn u1_a_level_that_leaves_nothing_says_so() {
     let (message, hint) = check(&["demo:*"], Level::Warn).unwrap();
@@ -82,7 +105,12 @@ fn u1_a_filter_that_can_never_hold_names_the_fields() {
     assert_eq!(failure.exit, Exit::Nothing);
     let want = "--where can hold for no event of the 1 trace point that would be recorded";
     assert!(failure.message.starts_with(want), "{}", failure.message);
-    assert_eq!(failure.hint.as_deref(), Some("their fields are: seq"));
+    let hint = "no event has a field `sqe`; closest: `seq`\ntheir fields are: seq";
+    assert_eq!(failure.hint.as_deref(), Some(hint));
+    let failure = nothing("seq == \"5\"").unwrap();
+    assert!(failure.message.ends_with("that would be recorded"), "{}", failure.message);
+    let hint = "`seq` is a number in every event that has it: it is compared with a number\n";
+    assert!(failure.hint.unwrap().starts_with(hint));
 }
 
 #[test]

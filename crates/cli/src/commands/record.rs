@@ -17,6 +17,7 @@ use crate::recorder::stop::Stop;
 use crate::recorder::{End, Parts, Recording};
 use crate::text::{escape, plural};
 use owlet_wire::config::Rule;
+use owlet_wire::schema::Level;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -54,7 +55,7 @@ fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
         [] => "nothing".into(),
     };
     let dir = directory(args, &name)?;
-    let rendezvous = Rendezvous::new()?;
+    let rendezvous = Rendezvous::new(false)?;
     let clock = SessionClock::choose();
     let mut session = Session::create(&plan(args, rules.clone(), &rendezvous), clock.kind)?;
     session.attach(clients)?;
@@ -82,7 +83,9 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     let path = find(program)?;
     let name = path.file_name().unwrap_or(program).to_string_lossy().into_owned();
     let dir = directory(args, &name)?;
-    let rendezvous = Rendezvous::new()?;
+    // Only what chooses can leave nothing, and has to be explained then.
+    let chosen = !args.events.is_empty() || args.filter.is_some() || args.level.0 < Level::Trace;
+    let rendezvous = Rendezvous::new(chosen)?;
     let clock = SessionClock::choose();
     let plan = plan(args, rules.clone(), &rendezvous);
     let session = Session::create(&plan, clock.kind)?;
@@ -147,9 +150,9 @@ fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client], whose: &str) -> R
     if let Some(failure) = nothing.filter(|_| !args.wait) {
         return Err(failure);
     }
-    if let Some(text) = args.filter.as_ref().filter(|_| !args.wait)
-        && let Some(failure) =
-            patterns::nothing_passes(rules, &super::report::parse(text)?, &points)
+    let filter = args.filter.as_deref().map(super::report::parse).transpose()?;
+    if let Some(filter) = filter.as_ref().filter(|_| !args.wait)
+        && let Some(failure) = patterns::nothing_passes(rules, filter, &points)
     {
         return Err(failure);
     }
@@ -159,12 +162,17 @@ fn look(args: &RecordArgs, rules: &[Rule], clients: &[Client], whose: &str) -> R
         );
         return Ok(());
     }
-    for (rule, near) in patterns::unmatched_yet(rules, &points) {
+    for (rule, advice) in patterns::unmatched_yet(rules, &points) {
         let (given, later) =
             (patterns::given(rule), if rule.enable { "will" } else { "is left out" });
         note!("warning: no trace point matches {given} yet; one that appears later {later}");
-        if !near.is_empty() {
-            note!("hint: {}", patterns::closest(&near));
+        for hint in advice {
+            note!("hint: {hint}");
+        }
+    }
+    if let Some(filter) = &filter {
+        for line in patterns::doubts(rules, filter, &points) {
+            note!("warning: --where: so far {line}");
         }
     }
     Ok(())

@@ -1,11 +1,12 @@
 //! `owlet report DIR`: the events, merged by time.
 
+use super::doubts;
 use super::summary::{loss_hints, problems, read_status, tell_losses};
 use crate::args::ReportArgs;
 use crate::error::{Failure, Result};
 use crate::exit::Exit;
 use crate::names;
-use crate::out::Out;
+use crate::out::{Out, note};
 use crate::recorder::sink::store_failure;
 use crate::text::escape;
 use owlet_analyze::{Trace, json, text};
@@ -22,8 +23,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     let mut events = trace.events().map_err(store_failure)?;
-    if let Some(filter) = &args.filter {
-        events = events.with_filter(&parse(filter)?);
+    let filter = args.filter.as_deref().map(parse).transpose()?;
+    if let Some(filter) = &filter {
+        events = events.with_filter(filter);
     }
     if args.json.on {
         let mut line = json::Line::default();
@@ -39,6 +41,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
     out.finish()?;
     let unread = events.problems();
     problems(&trace, trace.problems().iter().chain(&unread));
+    if let Some(filter) = &filter {
+        for line in doubts::of_trace(filter, &trace, events.counts().kept)? {
+            note!("warning: --where: {line}");
+        }
+    }
     tell_losses(&trace);
     loss_hints(&trace);
     Ok(read_status(trace.damaged() || !unread.is_empty()))

@@ -12,6 +12,8 @@ use crate::units::larger_ring;
 use clap::CommandFactory as _;
 use owlet_ring::{LOSS_REASONS, Loss};
 use owlet_wire::config::Rule;
+use owlet_wire::control::TracepointInfo;
+use owlet_wire::filter::Filter;
 use owlet_wire::schema::Level;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
@@ -119,11 +121,15 @@ fn nothing(recording: &Recording, before: &Before, asked: &Asked<'_>) {
     note!("warning: no event was recorded: {points} on in {processes}, {hits_text}");
     match hits {
         Some(hits) if hits > 0 => {
-            note!("hint: the trace points were hit, but --where let nothing pass")
+            note!("hint: the trace points were hit, but --where let nothing pass");
         }
         _ => note!(
             "hint: the code at these trace points did not run meanwhile; `owlet list PID` shows all"
         ),
+    }
+    let Some(filter) = filter(asked) else { return };
+    for line in patterns::doubts(asked.rules, &filter, &points_of(recording)) {
+        note!("hint: --where: {line}");
     }
 }
 
@@ -140,13 +146,16 @@ fn own_hits(recording: &Recording, before: &Before, asked: &Asked<'_>) -> Option
 
 /// Why no trace point was on: from those there are, if a process is left to say.
 fn nothing_on(recording: &Recording, asked: &Asked<'_>, processes: u64) {
-    let level = asked.args.level.0;
-    let points = recording.points.as_deref().filter(|points| !points.is_empty());
-    let why = points
-        .and_then(|points| patterns::nothing_selected(asked.rules, level, points, asked.whose));
-    if let Some(Failure { message, hint, .. }) = why {
+    let (level, points) = (asked.args.level.0, points_of(recording));
+    let why = || {
+        patterns::nothing_selected(asked.rules, level, &points, asked.whose)
+            .or_else(|| patterns::nothing_passes(asked.rules, &filter(asked)?, &points))
+    };
+    if !points.is_empty()
+        && let Some(Failure { message, hint, .. }) = why()
+    {
         note!("warning: no event was recorded: {message}");
-        if let Some(hint) = hint {
+        for hint in hint.unwrap_or_default().lines() {
             note!("hint: {hint}");
         }
         return;
@@ -159,6 +168,19 @@ fn nothing_on(recording: &Recording, asked: &Asked<'_>, processes: u64) {
         ),
         None => note!("hint: none was reached: a call site is known once its code has run"),
     }
+}
+
+/// The trace points there are, or were when their processes joined.
+fn points_of(recording: &Recording) -> Vec<TracepointInfo> {
+    match recording.points.as_deref() {
+        None | Some([]) => recording.joined.values().cloned().collect(),
+        Some(points) => points.to_vec(),
+    }
+}
+
+/// The filter of the command line, which has been checked.
+fn filter(asked: &Asked<'_>) -> Option<Filter> {
+    asked.args.filter.as_deref().and_then(|text| Filter::parse(text).ok())
 }
 
 /// The options that were given to choose events by: "`-e` and `--level info`".

@@ -40,6 +40,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use session::Session;
 use sink::{Sink, store_failure};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
@@ -114,6 +115,9 @@ pub(crate) struct Recording {
     /// All trace points of the processes that were left at the end; asked only when nothing was
     /// recorded.
     pub(crate) points: Option<Vec<TracepointInfo>>,
+    /// Trace points that processes had when they joined, by name; known when they were asked and no
+    /// event had come yet.
+    pub(crate) joined: BTreeMap<String, TracepointInfo>,
     /// Since when no process is left.
     alone: Option<Instant>,
     /// A signal wants the end.
@@ -187,6 +191,7 @@ impl Recording {
             refined,
             told: refined,
             points: None,
+            joined: BTreeMap::new(),
             alone: None,
             stopping: None,
         })
@@ -314,6 +319,8 @@ impl Recording {
     /// Lets processes come and go.
     fn meet(&mut self) {
         let Some(rendezvous) = &mut self.rendezvous else { return };
+        // What left nothing is explained only when there is nothing.
+        rendezvous.ask &= self.sink.events == 0;
         if rendezvous.accept() {
             self.progress.note("warning: no descriptor is left for another process: it is recorded, but out of reach");
             self.progress.note(&format!("hint: {}", crate::error::MORE_FILES));
@@ -324,7 +331,11 @@ impl Recording {
         let attached = self.newcomers.iter().flat_map(Newcomers::attached);
         for greeted in rendezvous.joined().chain(attached) {
             match greeted {
-                Ok(client) => self.session.join(client),
+                Ok(joined) => {
+                    self.session.join(joined.client);
+                    let named = |point: TracepointInfo| (point.name.clone(), point);
+                    self.joined.extend(joined.points.into_iter().map(named));
+                }
                 // Ended or stopped already: it recorded without us.
                 Err((_, ClientError::Gone | ClientError::Silent)) => {}
                 Err((pid, error)) => {

@@ -5,7 +5,7 @@
 //!
 //! Their first events, until we have seen them, are not recorded: a few milliseconds.
 
-use super::rendezvous::Greeted;
+use super::rendezvous::{Greeted, Joined};
 use crate::client::{Client, ClientError};
 use crate::procfs;
 use crate::sockets;
@@ -116,7 +116,7 @@ fn greet(path: &std::path::Path, session: &str, segment: &Segment) -> Option<Gre
         return None;
     }
     match client.attach(segment.fd()) {
-        Ok(_) => Some(Ok(client)),
+        Ok(_) => Some(Ok(Joined { client, points: Vec::new() })),
         Err(error) => Some(Err((client.pid, error))),
     }
 }

@@ -5,6 +5,7 @@ use crate::client::{self, Client, ClientError};
 use crate::error::{Failure, Result, reason};
 use crate::procfs::Process;
 use crate::sockets;
+use owlet_wire::control::TracepointInfo;
 use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +15,15 @@ use std::thread;
 use std::time::Duration;
 
 /// A process, or the pid of one that would not shake hands.
-pub(crate) type Greeted = std::result::Result<Client, (u32, ClientError)>;
+pub(crate) type Greeted = std::result::Result<Joined, (u32, ClientError)>;
+
+/// A process that has shaken hands.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) client: Client,
+    /// Its trace points, if they were asked for and it answered.
+    pub(crate) points: Vec<TracepointInfo>,
+}
 
 /// A listening socket, removed when dropped.
 #[derive(Debug)]
@@ -22,13 +31,15 @@ pub(crate) struct Rendezvous {
     listener: UnixListener,
     pub(crate) path: PathBuf,
     greeted: (Sender<Greeted>, Receiver<Greeted>),
+    /// Whether newcomers are asked for their trace points.
+    pub(crate) ask: bool,
     /// Somebody could not be taken.
     refused: bool,
 }
 
 impl Rendezvous {
     /// Listens in the socket directory, under a name that is no agent's.
-    pub(crate) fn new() -> Result<Self> {
+    pub(crate) fn new(ask: bool) -> Result<Self> {
         let dir = sockets::make_own_dir()?;
         sweep(&dir);
         let path = dir.join(format!("recorder-{}.sock", std::process::id()));
@@ -37,7 +48,7 @@ impl Rendezvous {
         let listener = UnixListener::bind(&path)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| Failure::at("cannot listen at", &path, reason(&error)))?;
-        Ok(Self { listener, path, greeted: channel(), refused: false })
+        Ok(Self { listener, path, greeted: channel(), ask, refused: false })
     }
 
     /// What to poll for.
@@ -59,10 +70,15 @@ impl Rendezvous {
                 }
             };
             let done = self.greeted.0.clone();
+            let ask = self.ask;
             let greet = move || {
                 let pid = client::peer(&stream).unwrap_or(0);
+                let joined = Client::greet(stream).map(|client| Joined {
+                    points: if ask { client.list("*").unwrap_or_default() } else { Vec::new() },
+                    client,
+                });
                 // Nobody receives any more once the recording is over.
-                let _ = done.send(Client::greet(stream).map_err(|error| (pid, error)));
+                let _ = done.send(joined.map_err(|error| (pid, error)));
             };
             // Without a thread the process stays recorded, only out of reach.
             let _ = thread::Builder::new().name("owlet-greet".into()).spawn(greet);

@@ -69,6 +69,8 @@ fn the_command_line_is_checked_first() {
         "error: '!a': a pattern here cannot begin with '!'\nhint: use `owlet disable`*",
     );
     check(&["nonsense"], 2, "error: unrecognized subcommand 'nonsense'*");
+    // The closest comes first.
+    check(&["recor"], 2, "error: unrecognized subcommand 'recor'*exist: 'record', 're*");
 }
 
 #[test]
@@ -134,6 +136,16 @@ fn u1_patterns_that_match_nothing() {
         3,
         &format!("error: no trace point of {who} matches 'probe:tik'\n{hint}*"),
     );
+    let colons = "hint: between target and name stands one `:`; try 'probe*'\n\
+                  hint: the closest names: probe:never, probe:tick";
+    for args in [
+        &["record", "-p", &pid, "-e", "probe::*"][..],
+        &["list", "-p", &pid, "probe::*"],
+        &["enable", "-p", &pid, "probe::*"],
+    ] {
+        let no = format!("error: no trace point of {who} matches 'probe::*'\n{colons}");
+        check(args, 3, &no);
+    }
     check(
         &["record", "-p", &pid, "--level", "warn"],
         3,
@@ -166,8 +178,16 @@ fn what_is_too_long_is_not_repeated_whole() {
 #[test]
 fn u1_a_filter_on_a_field_that_is_not_there() {
     let target = Target::start("paced:100");
-    let want = "error: --where can hold for no event of the 2 trace points that would be recorded*\nhint: their fields are: a, note, seq";
+    let want = "error: --where can hold for no event of the 2 trace points that would be recorded\nhint: no event has a field `sqe`; closest: `seq`\nhint: their fields are: a, note, seq";
     check(&["record", "-p", &target.pid(), "--where", "sqe > 5"], 3, want);
+    // One that can hold all the same.
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["record", "-o", "t", "-p", &target.pid(), "--duration", "300ms", "--where"];
+    let ran = run(dir.path(), &[&args[..], &["sqe > 5 or note == 5 or seq >= 0"]].concat());
+    let want = "warning: --where: so far no event has a field `sqe`; closest: `seq`\n\
+                warning: --where: so far `note` is text in every event that has it: it is compared with text\n\
+                recording ";
+    assert!(ran.code == 0 && ran.stderr.starts_with(want), "{ran:?}");
 }
 
 #[test]

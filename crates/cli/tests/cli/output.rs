@@ -64,6 +64,24 @@ fn the_filter_language_is_in_the_help() {
 }
 
 #[test]
+fn the_help_says_what_a_name_looks_like_and_how_a_page_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["list", "record", "enable", "disable"] {
+        let help = run(dir.path(), &[name, "--help"]).stdout;
+        for line in [
+            "span          app::db:query ",
+            "event         app::db:store.rs:42 ",
+            "trace point   cache:lookup ",
+        ] {
+            let found = help.lines().find(|text| text.trim_start().starts_with(line));
+            assert!(found.is_some(), "{name}: {help}");
+        }
+    }
+    let help = run(dir.path(), &["man", "--help"]).stdout;
+    assert!(help.contains("owlet man record | man -l -"), "{help}");
+}
+
+#[test]
 fn help_fits_a_hundred_columns_and_shows_both_forms() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["list", "record", "report", "recover", "doctor", "man", "export", "enable"] {

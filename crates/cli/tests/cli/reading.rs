@@ -5,6 +5,7 @@ use owlet_store::{ClockInfo, ClockKind, Loss, PacketInfo, StreamName, TraceMeta,
 use owlet_wire::entry::{Process, Thread};
 use owlet_wire::record::RecordHeader;
 use owlet_wire::schema::{Field, Kind, Level, Scalar, Schema, Type};
+use owlet_wire::value::Value;
 use std::path::Path;
 
 /// A trace of 30 events on each of two CPUs, in packets of 3.
@@ -62,6 +63,57 @@ fn names_that_are_not_utf8_are_shown_the_same_everywhere() {
     let stat = run(dir.path(), &["stat", "t"]).stdout;
     assert!(report.contains("ab\\xffc-6"), "{report}");
     assert!(stat.contains("ab\\xffc of na\\xffme"), "{stat}");
+}
+
+/// An empty answer to a question that no event can answer is a wrong one.
+#[test]
+fn u1_a_filter_on_what_no_event_has_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), |writer| {
+        // As of a `tracing` call site: only the events know what the field is.
+        let field = |name: &str| Field { name: name.into(), ty: Type::Dynamic };
+        let schema = Schema {
+            name: "a:c".into(),
+            kind: Kind::Event,
+            level: Level::Info,
+            file: String::new(),
+            line: 0,
+            doc: String::new(),
+            fields: vec![field("user"), field("nobody")],
+        };
+        writer.add_schema(2, &schema).unwrap();
+        let mut payload = Vec::new();
+        owlet_wire::value::put(&Type::Dynamic, &Value::U64(50), &mut payload).unwrap();
+        owlet_wire::value::put(&Type::Dynamic, &Value::None, &mut payload).unwrap();
+        let len = u32::try_from(24 + payload.len()).unwrap();
+        let mut records =
+            RecordHeader { time: 2000, id: 2, len, pid: 5, tid: 6 }.to_bytes().to_vec();
+        records.extend(payload);
+        let info =
+            PacketInfo { cpu: 0, begin: 0, end: 9000, discarded_total: 0, records: &records };
+        assert_eq!(writer.append_packet(StreamName::cpu(0), &info).unwrap().events, 1);
+    });
+    let number = "is a number in every event that has it: it is compared with a number";
+    for (filter, lines, said) in [
+        ("usr == 50", 0, "no event has a field `usr`; closest: `user`".to_string()),
+        ("qqq == 50", 0, "no event has a field `qqq`".into()),
+        ("sqe == 5 or seq == 5", 2, "no event has a field `sqe`; closest: `seq`".into()),
+        ("seq == \"5\"", 0, format!("`seq` {number}")),
+        ("user == \"50\"", 0, format!("`user` {number}")),
+    ] {
+        for json in [&[][..], &["--json"]] {
+            let ran = run(dir.path(), &[&["report", "t", "--where", filter], json].concat());
+            assert_eq!((ran.code, ran.stdout.lines().count()), (0, lines), "{filter}: {ran:?}");
+            assert_eq!(ran.stderr, format!("warning: --where: {said}\n"));
+        }
+    }
+    for filter in ["user == 50", "user == 51", "seq > 1000000", "nobody == 1", "level == error", ""]
+    {
+        let ran = run(dir.path(), &["report", "t", "--where", filter]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{filter}");
+    }
+    let help = run(dir.path(), &["report", "--help"]).stdout;
+    assert!(help.contains("stderr says so; the status stays"), "{help}");
 }
 
 #[test]

@@ -105,9 +105,9 @@ impl Binder<'_> {
             return Made::Constant(false);
         };
         let Some(want) = want(&test.check) else { return Made::Constant(false) };
-        if let Some(why) = mismatch(&field.ty, &want) {
+        if let Some(Mismatch { is, how }) = mismatch(&field.ty, &want) {
             self.warnings.push(format!(
-                "column {}: field `{name}` of {} {why}",
+                "column {}: field `{name}` of {} is {is}: {how}",
                 test.column, self.schema.name
             ));
             return Made::Constant(false);
@@ -182,21 +182,36 @@ fn want(check: &Check) -> Option<Want> {
     })
 }
 
-/// Why a value of type `ty` can never be what is wanted.
-fn mismatch(ty: &Type, want: &Want) -> Option<&'static str> {
+/// Why a value can never be what is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mismatch {
+    /// What it is: `a number`.
+    pub(super) is: &'static str,
+    /// What such a value is for.
+    pub(super) how: &'static str,
+}
+
+/// Why a value of type `ty` can never pass the check, or `None` when it may.
+pub(super) fn never(ty: &Type, check: &Check) -> Option<Mismatch> {
+    mismatch(ty, &want(check)?)
+}
+
+fn mismatch(ty: &Type, want: &Want) -> Option<Mismatch> {
     let is_text = matches!(want, Want::Text(..) | Want::Glob(_) | Want::ContainsText(_));
-    match ty {
-        _ if *want == Want::Has => None,
-        Type::Option(inner) => mismatch(inner, want),
-        Type::Dynamic => None,
-        Type::Scalar(Scalar::Bool) => (!matches!(want, Want::Bool(..)))
-            .then_some("is a bool: it is compared with true or false"),
-        Type::Scalar(_) => (!matches!(want, Want::Number(..)))
-            .then_some("is a number: it is compared with a number"),
-        Type::Str | Type::Bytes => (!is_text).then_some("is text: it is compared with text"),
-        Type::Array(..) | Type::Seq(_) => (!matches!(want, Want::ContainsNumber(_)))
-            .then_some("is a list: only `contains NUMBER` applies"),
-        Type::Enum(..) => (!is_text && !matches!(want, Want::Number(..)))
-            .then_some("is an enum: it is compared with text or a number"),
-    }
+    let is_number = matches!(want, Want::Number(..));
+    let (fits, is, how) = match ty {
+        _ if *want == Want::Has => return None,
+        Type::Option(inner) => return mismatch(inner, want),
+        Type::Dynamic => return None,
+        Type::Scalar(Scalar::Bool) => {
+            (matches!(want, Want::Bool(..)), "a bool", "it is compared with true or false")
+        }
+        Type::Scalar(_) => (is_number, "a number", "it is compared with a number"),
+        Type::Str | Type::Bytes => (is_text, "text", "it is compared with text"),
+        Type::Array(..) | Type::Seq(_) => {
+            (matches!(want, Want::ContainsNumber(_)), "a list", "only `contains NUMBER` applies")
+        }
+        Type::Enum(..) => (is_text || is_number, "an enum", "it is compared with text or a number"),
+    };
+    (!fits).then_some(Mismatch { is, how })
 }

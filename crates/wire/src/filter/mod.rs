@@ -12,6 +12,7 @@
 //! | `parser` | tokens to an expression, with hints |
 //! | `bind` | an expression and a schema to a program; whatever the schema decides is decided here |
 //! | `eval` | running a program on a record |
+//! | `doubt` | which comparisons no event of many schemas can pass |
 //!
 //! # Meaning
 //! [`HELP`] is the language as users see it. What is worth knowing beyond it:
@@ -28,12 +29,15 @@
 //! a run visits each test at most once.
 
 mod bind;
+mod doubt;
 mod eval;
 mod lexer;
 mod parser;
 
 #[cfg(test)]
 mod tests;
+
+pub use doubt::Doubt;
 
 use crate::record::RecordHeader;
 use crate::schema::{Schema, SchemaRef};
@@ -154,6 +158,13 @@ impl Filter {
         bind::bind(self.expr.as_ref(), schema)
     }
 
+    /// The comparisons that hold for no event of any of `schemas`, each field's once, by column: no
+    /// schema has the field, or all that have it rule the comparison out.
+    #[must_use]
+    pub fn doubts(&self, schemas: &[Schema]) -> Vec<Doubt> {
+        self.expr.as_ref().map_or_else(Vec::new, |expr| doubt::doubts(expr, schemas))
+    }
+
     /// Binds to a borrowed schema. Allocates; everything after does not.
     #[must_use]
     pub fn bind_ref(&self, schema: &SchemaRef<'_>) -> Bound {
@@ -225,7 +236,8 @@ VALUE is a number (5, -1, 0xff, 1_000_000, 2.5), a duration (250ns, 5us, 3ms, 1.
 number of nanoseconds), \"text\" or 'text' (\\n \\t \\\\ \\\" \\xHH are understood), true or false.
 An enum is compared with its name as text or with its number.
 
-A comparison with a field that the event has not, or of another type, is false.
+A comparison with a field that the event has not, or of another type, is false. When that is so for
+every event, stderr says so; the status stays what it is.
 
   level >= warn and name ~ \"app:*\"
   http.status >= 500 or duration > 20ms

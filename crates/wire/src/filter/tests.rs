@@ -1,6 +1,6 @@
 //! One table of (expression, answer) against one rich event, then the errors, then the edges.
 
-use super::{Bound, Filter, HELP, MAX_NESTING, MAX_TESTS, Side, Verdict};
+use super::{Bound, Doubt, Filter, HELP, MAX_NESTING, MAX_TESTS, Side, Verdict};
 use crate::record::RecordHeader;
 use crate::schema::{Field, Kind, Level, Scalar, Schema, Type};
 use crate::value::{Value, put};
@@ -232,6 +232,30 @@ fn static_mismatch_is_told() {
     assert!(warnings[0].starts_with("column 14: field `len` of app:request is a number"));
     assert_eq!(bound.missing(), ["nosuch"]);
     assert!(bind("http.status == \"x\" and colour == 1", &schema).warnings().is_empty());
+}
+
+/// What no event can answer: a field that none has, or that is something else in all that have it.
+#[test]
+fn doubts_are_about_all_events_together() {
+    let word = Type::Scalar(Scalar::U64);
+    let first = schema(Kind::Event, &[("user", word.clone()), ("both", word)]);
+    let list = Type::Option(Box::new(Type::Seq(Scalar::U8)));
+    let second = schema(Kind::Event, &[("both", Type::Str), ("odd", list), ("any", Type::Dynamic)]);
+    let third = schema(Kind::Event, &[("odd", Type::Scalar(Scalar::Bool))]);
+    let schemas = [first, second, third];
+    let doubts = |text: &str| {
+        let doubts = Filter::parse(text).unwrap().doubts(&schemas);
+        let of = |d: Doubt| format!("{} {} {:?} {}", d.column, d.field, d.is, d.how);
+        doubts.into_iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(doubts("usr == 50 and user == 1 or has(usr)"), ["1 usr [] "]);
+    let want = "1 user [\"a number\"] it is compared with a number";
+    assert_eq!(doubts("user == \"50\" or user ~ \"5*\""), [want]);
+    assert_eq!(doubts("not has(nosuch)"), ["5 nosuch [] "]);
+    assert_eq!(doubts("odd == 5"), ["1 odd [\"a list\", \"a bool\"] "]);
+    for fine in ["", "both == 5", "both == \"x\"", "odd", "any ~ \"x\"", "has(odd)", "pid == 5"] {
+        assert_eq!(doubts(fine), [""; 0], "{fine}");
+    }
 }
 
 #[test]
