@@ -120,6 +120,9 @@ fn main() -> ExitCode {
     if let Err(error) = owlet::init() {
         eprintln!("paced: {error}");
     }
+    if options.wait_for_session > 0.0 && !options.quiet {
+        let _ = writeln!(std::io::stdout(), "waiting for a session");
+    }
     let until = Instant::now() + Duration::from_secs_f64(options.wait_for_session);
     while !owlet::enabled!(demo::tick) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));

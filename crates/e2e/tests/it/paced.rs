@@ -5,15 +5,19 @@ use owlet_e2e::{Program, Recording, babeltrace, have, paced};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// Started, and ready to be recorded.
 fn start(events: u64, rate: u64, threads: u32) -> Result<Program> {
-    Program::start(paced()?.args(["--wait-for-session", "20", "--hold", "0.2"]).args([
-        "--events",
-        &events.to_string(),
-        "--rate",
-        &rate.to_string(),
-        "--threads",
-        &threads.to_string(),
-    ]))
+    let mut program =
+        Program::start(paced()?.args(["--wait-for-session", "20", "--hold", "0.2"]).args([
+            "--events",
+            &events.to_string(),
+            "--rate",
+            &rate.to_string(),
+            "--threads",
+            &threads.to_string(),
+        ]))?;
+    program.wait_for("waiting for a session")?;
+    Ok(program)
 }
 
 /// Rings for a second of the load and more: a busy machine may keep the recorder waiting that long.
