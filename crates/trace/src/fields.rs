@@ -30,7 +30,9 @@ compile_error!(
     message = "`{Self}` cannot be a field of a tracepoint",
     label = "not a field type",
     note = "fields are integers, floats, bool, &str, &[u8], &CStr, arrays and slices of scalars, \
-            enums declared with owlet::event_enum!, and Option of these"
+            enums declared with owlet::event_enum!, and Option of these",
+    note = "an enum becomes a field type by its declaration, which gives it Debug, Clone and Copy: \
+            owlet::event_enum! {{ pub enum Kind: u8 {{ Hot = 0, Cold = 1 }} }}"
 )]
 pub trait FieldValue: Copy {
     /// How the trace describes it.

@@ -19,7 +19,11 @@ fn one_line_is_enough_and_a_list_shows_each_call_site_once() {
     owlet::tracing::init().unwrap();
     let taken = owlet::tracing::init().unwrap_err();
     assert!(matches!(taken, InitError::Taken(Seat::Subscriber)));
-    assert!(taken.to_string().starts_with("another tracing subscriber"), "{taken}");
+    let taken = taken.to_string();
+    assert!(taken.starts_with("another tracing subscriber"), "{taken}");
+    let hint =
+        "instead of setting it; with tracing-subscriber, that is `.finish()` instead of `.init()`";
+    assert!(taken.ends_with(hint), "{taken}");
     let work = || {
         let span = info_span!(target: "listed", "span", n = 1u64);
         span.in_scope(|| info!(name: "event", target: "listed", n = 2u64, "hello"));

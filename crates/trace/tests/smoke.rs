@@ -51,3 +51,26 @@ fn arguments_are_not_evaluated_while_off_and_probes_see_them_while_on() {
     owlet::trace!(demo::many, Some("x"), [1, 2, 3], &[1, 2], State::Busy, 1.0, true, c"x", None);
     assert_eq!(second::one::TRACEPOINT.core().description().name, "other:one");
 }
+
+/// Declares, and keeps the words.
+macro_rules! declared {
+    ($($words:tt)*) => {
+        owlet::event_enum! { $($words)* }
+        const DECLARED: &str = stringify!($($words)*);
+    };
+}
+
+/// What the compiler says of an enum that is no field type shows a declaration: this one, which
+/// compiles and brings what the note says.
+#[test]
+fn u1_the_note_on_enums_shows_a_declaration_that_works() {
+    declared! { pub enum Kind: u8 { Hot = 0, Cold = 1 } }
+    fn brings<T: owlet::FieldValue + std::fmt::Debug + Clone + Copy>(value: T) -> String {
+        format!("{value:?}")
+    }
+    assert_eq!([brings(Kind::Hot), brings(Kind::Cold)], ["Hot", "Cold"]);
+    let source = include_str!("../src/fields.rs").replace("{{", "{").replace("}}", "}");
+    let note = format!("owlet::event_enum! {{ {DECLARED} }}\"");
+    assert!(source.contains(&note), "{note}");
+    assert!(source.contains("which gives it Debug, Clone and Copy"));
+}

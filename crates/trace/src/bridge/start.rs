@@ -27,7 +27,8 @@ impl fmt::Display for InitError {
         match self {
             Self::Taken(Seat::Subscriber) => f.write_str(
                 "another tracing subscriber is the global default already\n\
-                 hint: hand that one to owlet::tracing::init_with instead of setting it",
+                 hint: hand that one to owlet::tracing::init_with instead of setting it; with \
+                 tracing-subscriber, that is `.finish()` instead of `.init()`",
             ),
             Self::Taken(Seat::Logger) => f.write_str(
                 "another logger is set already\n\

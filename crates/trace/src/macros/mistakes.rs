@@ -13,7 +13,7 @@
 //! owlet::tracepoint! { pub mod demo { tick(at: std::time::Instant); } }
 //! ```
 //!
-//! An enum that `event_enum!` does not know: the same words.
+//! An enum that `event_enum!` does not know: the same words, and how it is declared.
 //! ```compile_fail,E0277
 //! #[derive(Clone, Copy)]
 //! pub enum State { Idle }
