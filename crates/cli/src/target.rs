@@ -8,10 +8,11 @@
 //! | a pipe, a device, a socket | written to as it is |
 //! | a descriptor (`/dev/fd/N`, `/dev/stdout`, `/proc/PID/fd/N`) | written to as it is |
 //! | a directory | refused |
+//! | in the trace directory that is read ([`is_in`]) | refused by the caller |
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Links followed at most, as the kernel does.
@@ -69,6 +70,23 @@ impl Drop for Target {
             let _ = std::fs::remove_file(partial);
         }
     }
+}
+
+/// Whether writing to `path` would change the directory `dir`: it leads to a name in it, by whatever
+/// links and mounts, or is a descriptor of one of its files.
+pub(crate) fn is_in(path: &Path, dir: &Path) -> io::Result<bool> {
+    let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    let (path, descriptor) = resolve(path)?;
+    if descriptor {
+        let Ok(file) = std::fs::metadata(&path) else { return Ok(false) };
+        let files = std::fs::read_dir(dir)?.flatten().filter_map(|entry| entry.metadata().ok());
+        return Ok(files.into_iter().any(|other| same(&file, &other)));
+    }
+    let parent = match path.parent() {
+        Some(parent) => std::fs::metadata(parent)?,
+        None => return Ok(false),
+    };
+    Ok(same(&parent, &std::fs::metadata(dir)?))
 }
 
 /// A new file in the same directory, under a name that nobody has.

@@ -6,7 +6,7 @@ use crate::error::{Failure, Result, reason, show};
 use crate::exit::Exit;
 use crate::out::note;
 use crate::recorder::sink::store_failure;
-use crate::target::Target;
+use crate::target::{self, Target};
 use crate::text::count;
 use owlet_analyze::Trace;
 use owlet_export::perfetto::{self, Error};
@@ -40,6 +40,12 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
 fn to_file(trace: &Trace, args: &ExportArgs) -> Result<Exit> {
     let path = &args.perfetto;
     let failed = |error: std::io::Error| Failure::at("cannot write", path, reason(&error));
+    // Every file there is part of the trace, for us and for every other reader of CTF.
+    if target::is_in(path, &args.dir).map_err(failed)? {
+        let what = format!("it is in {}, the trace directory that is read", show(&args.dir));
+        let failure = Failure::at("cannot write", path, what);
+        return Err(Failure { exit: Exit::Usage, ..failure }.hint("name a file outside of it"));
+    }
     let mode = std::fs::metadata(args.dir.join(".owlet"))
         .map_or(0o600, |meta| meta.permissions().mode() & 0o666);
     let mut target = Target::open(path, mode).map_err(failed)?;

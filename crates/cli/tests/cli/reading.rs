@@ -116,6 +116,42 @@ fn u1_a_filter_on_what_no_event_has_is_told() {
     assert!(help.contains("stderr says so; the status stays"), "{help}");
 }
 
+/// An export into the directory that it reads would replace what it reads.
+#[test]
+fn an_export_does_not_write_into_the_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(dir.path(), |_| {});
+    std::os::unix::fs::symlink("t", dir.path().join("same")).unwrap();
+    std::os::unix::fs::symlink("same/cpu_0", dir.path().join("link")).unwrap();
+    let bytes = |name: &str| std::fs::read(dir.path().join("t").join(name)).unwrap();
+    let names = || {
+        let mut names: Vec<_> = std::fs::read_dir(dir.path().join("t"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let before: Vec<_> = names().iter().map(|name| (name.clone(), bytes(name))).collect();
+    assert!(["metadata", "cpu_0", ".owlet"].iter().all(|name| names().iter().any(|n| n == name)));
+    let files = ["t/.owlet", "t/cpu_0", "t/metadata", "t/new.pftrace", "same/cpu_1", "link"];
+    for (file, from) in files.into_iter().flat_map(|file| [(file, "t"), (file, "same")]) {
+        let ran = run(dir.path(), &["export", "--perfetto", file, from]);
+        let said = format!(
+            "error: cannot write {file}: it is in {from}, the trace directory that is read\nhint: "
+        );
+        assert!(ran.code == 2 && ran.stderr.starts_with(&said), "{ran:?}");
+    }
+    let appended = std::fs::File::options().append(true).open(dir.path().join("t/cpu_0")).unwrap();
+    let args = ["export", "--perfetto", "/dev/stdout", "t"];
+    let ran = crate::common::owlet(dir.path(), &args).stdout(appended).output().unwrap();
+    assert_eq!(ran.status.code(), Some(2), "{ran:?}");
+    let after: Vec<_> = names().iter().map(|name| (name.clone(), bytes(name))).collect();
+    assert!(before == after, "the trace was changed");
+    let ran = run(dir.path(), &["export", "--perfetto", "cpu_0", "t"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
 #[test]
 fn a_cause_that_is_unknown_is_explained() {
     let dir = tempfile::tempdir().unwrap();
