@@ -28,8 +28,8 @@ use std::time::Instant;
 /// Runs the subcommand.
 pub(crate) fn run(args: &RecordArgs) -> Result<Exit> {
     let recorded = !args.command.is_empty();
-    // A command gets the first one, too.
-    let stop = Stop::new(1 + usize::from(recorded))
+    // A command gets the first request, too.
+    let stop = Stop::new(1 + u64::from(recorded))
         .map_err(|error| Failure::new(format!("cannot catch signals: {}", reason(&error))))?;
     let rules = patterns::rules(&args.events);
     if let Some(failure) = patterns::nothing_ever(&rules) {

@@ -130,8 +130,6 @@ struct Stopping {
     since: Instant,
     /// It was said that the command is waited for.
     told: bool,
-    /// A second signal has come: nobody is waited for any more.
-    insisted: Option<i32>,
 }
 
 /// A command that has ended.
@@ -375,7 +373,7 @@ impl Recording {
                     return Ok(Some(End::Command(status)));
                 }
             } else if let Some(stopping) = &mut self.stopping {
-                if let Some(signal) = stopping.insisted {
+                if let Some(signal) = self.stop.insisted() {
                     return Ok(Some(End::Abandoned(signal)));
                 }
                 if !stopping.told && stopping.since.elapsed() >= LAST_WORDS {
@@ -407,11 +405,10 @@ impl Recording {
     /// end in its own way, and its last events are recorded.
     fn signals(&mut self) {
         for received in self.stop.received() {
-            if let Some(stopping) = &mut self.stopping {
-                stopping.insisted = Some(received.signal);
+            if self.stopping.is_some() {
                 continue;
             }
-            self.stopping = Some(Stopping { since: Instant::now(), told: false, insisted: None });
+            self.stopping = Some(Stopping { since: Instant::now(), told: false });
             if let Some(child) = self.child.as_ref().filter(|_| !received.typed)
                 && let Some(signal) = Signal::from_named_raw(received.signal)
             {
