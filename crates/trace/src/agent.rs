@@ -7,7 +7,7 @@
 //! | `conn` | one connection: bytes in, bytes out, never blocking |
 //! | `serve` | requests to replies |
 //! | `socket` | the listening socket, credentials, descriptors that come with messages |
-//! | `exit` | the socket's file at exit |
+//! | `exit` | the socket's file: at exit, and when somebody has removed it |
 //! | `fork` | what a forked child does |
 //!
 //! # Promises to the program
@@ -60,14 +60,14 @@ pub enum InitError {
 
 impl fmt::Display for InitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |errno: &i32| std::io::Error::from_raw_os_error(*errno);
+        let text = |errno: &i32| std::io::Error::from_raw_os_error(*errno).to_string();
         match self {
             Self::Socket { path, errno } => write!(
                 f,
                 "cannot make the owlet agent's socket in {path}: {}\n\
-                 hint: that must be a directory of this user's which nobody else can write to; \
-                 XDG_RUNTIME_DIR chooses another place",
-                text(errno)
+                 hint: that must be a directory of this user's which nobody else can enter (mode \
+                 0700); XDG_RUNTIME_DIR chooses another place",
+                why_no_socket(Path::new(path)).map_or_else(|| text(errno), str::to_owned)
             ),
             Self::Thread(errno) => write!(
                 f,
@@ -76,6 +76,21 @@ impl fmt::Display for InitError {
                 text(errno)
             ),
         }
+    }
+}
+
+/// What is wrong with a socket directory that is there.
+fn why_no_socket(dir: &Path) -> Option<&'static str> {
+    use std::os::unix::fs::MetadataExt as _;
+    let meta = std::fs::symlink_metadata(dir).ok()?;
+    if !meta.is_dir() {
+        Some("it is no directory")
+    } else if meta.uid() != owlet_sys::process::geteuid() {
+        Some("it belongs to another user")
+    } else if meta.mode() & 0o077 != 0 {
+        Some("others can enter it: its mode must be 0700")
+    } else {
+        None
     }
 }
 

@@ -119,6 +119,13 @@ impl AttachError {
     #[must_use]
     pub fn hint(&self) -> &str {
         match self {
+            Self::Segment(SegmentError::Io(error))
+                if error.kind() == std::io::ErrorKind::OutOfMemory =>
+            {
+                "the program's limit on address space (`ulimit -v`) or the machine's memory is too \
+                 small for the rings: choose smaller ones, as in --size 256K"
+            }
+            Self::Segment(SegmentError::Io(_)) => "",
             Self::Segment(_) | Self::Config => {
                 "program and recorder must be built from the same version of owlet"
             }

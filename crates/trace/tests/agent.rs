@@ -331,16 +331,19 @@ fn an_inherited_session_of_another_wire_version_is_not_joined() {
 /// it inherited.
 #[test]
 fn an_agent_that_cannot_start_says_why_in_a_line_and_the_program_goes_on() {
-    let mut taken = vec![tempdir()];
-    std::fs::write(taken[0].join("owlet"), "in the way").unwrap();
+    let mut taken = vec![(tempdir(), "it is no directory"), (tempdir(), "others can enter it: ")];
+    std::fs::write(taken[0].0.join("owlet"), "in the way").unwrap();
+    let open = taken[1].0.join("owlet");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     // SAFETY: no memory is passed.
     if unsafe { libc::geteuid() } == 0 {
         let dir = tempdir();
         std::fs::create_dir(dir.join("owlet")).unwrap();
         std::os::unix::fs::chown(dir.join("owlet"), Some(4711), None).unwrap();
-        taken.push(dir);
+        taken.push((dir, "it belongs to another user"));
     }
-    for dir in taken {
+    for (dir, why) in taken {
         let mut recorder = Recorder::new(&Wanted::default());
         let fd = recorder.segment.fd().as_raw_fd();
         let session = format!("/proc/{}/fd/{fd}", std::process::id());
@@ -352,7 +355,7 @@ fn an_agent_that_cannot_start_says_why_in_a_line_and_the_program_goes_on() {
             assert!(ready.ends_with("Ok(())"), "{ready}");
             let place = dir.join("owlet").display().to_string();
             let expected = format!(
-                "owlet: this process cannot be traced: cannot make the owlet agent's socket in {place}: "
+                "owlet: this process cannot be traced: cannot make the owlet agent's socket in {place}: {why}"
             );
             assert_eq!(before.starts_with(&expected), quiet.is_none(), "{before}");
             assert_eq!(before.lines().count(), usize::from(quiet.is_none()), "{before}");
@@ -363,6 +366,44 @@ fn an_agent_that_cannot_start_says_why_in_a_line_and_the_program_goes_on() {
         assert_eq!(recorder.drain(), 8);
         std::fs::remove_dir_all(dir).unwrap();
     }
+}
+
+/// Who cleans up /tmp removes sockets, too, and their directory. Connections and sessions go on.
+#[test]
+fn a_socket_that_somebody_removed_is_made_anew_under_its_name() {
+    let dir = tempdir();
+    let mut target = Target::spawn(proc::command("plain").env("XDG_RUNTIME_DIR", &dir));
+    target.expect("ready");
+    let sockets = dir.join("owlet");
+    let only = || {
+        let found = owlet_sys::runtime_dir::list(&sockets).unwrap_or_default();
+        assert!(found.len() < 2, "{found:?}");
+        found.into_iter().next().map(|(_, path)| path)
+    };
+    let connect = |path: &std::path::Path| UnixStream::connect(path).ok().map(Client::greet);
+    let path = only().unwrap();
+    let mut recorder = Recorder::new(&Wanted::default());
+    let client = connect(&path).unwrap();
+    client.attach(&recorder);
+    for round in 1..3 {
+        if round == 1 {
+            std::fs::remove_file(&path).unwrap();
+        } else {
+            std::fs::remove_dir_all(&sockets).unwrap();
+        }
+        assert!(eventually(LATE, || only().is_some()), "no socket again");
+        assert_eq!(only().unwrap(), path);
+        assert!(eventually(LATE, || connect(&path).is_some()));
+        assert_eq!(connect(&path).unwrap().hello.sessions, 1);
+        target.tell("3");
+        target.expect("done");
+        assert_eq!(recorder.drain(), 3);
+    }
+    assert_eq!(client.list("*").len(), 1);
+    drop(client);
+    assert!(target.end().success());
+    assert_eq!(only(), None, "left behind");
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]

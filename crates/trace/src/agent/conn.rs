@@ -45,6 +45,8 @@ pub(super) struct Conn {
     /// The session it attached: lives as long as the connection.
     pub(super) session: Option<SessionId>,
     pub(super) fds: Vec<OwnedFd>,
+    /// Descriptors came that this process could not take.
+    pub(super) cut: bool,
     /// There may be a request in what was read already.
     pub(super) more: bool,
     cookie: u64,
@@ -71,6 +73,7 @@ impl Conn {
             state: State::Magic,
             session,
             fds: Vec::new(),
+            cut: false,
             more: false,
             input: Vec::new(),
             output: Vec::new(),
@@ -99,7 +102,7 @@ impl Conn {
     pub(super) fn read(&mut self) -> Progress {
         let mut buf = [0; 4096];
         while self.input.len() < REQUEST_MAX + 8 {
-            match socket::receive(&self.stream, &mut buf, &mut self.fds) {
+            match socket::receive(&self.stream, &mut buf, &mut self.fds, &mut self.cut) {
                 Ok(0) => return Progress::Dead,
                 Ok(n) => self.input.extend_from_slice(buf.get(..n).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -1,4 +1,4 @@
-//! Removing the socket's file when the program exits.
+//! The socket's file: removing it when the program exits, and noticing that somebody else has.
 //!
 //! Nothing else is done at exit: what the agent and the tracepoints use is never taken down, so both
 //! may run until the process is gone.
@@ -22,6 +22,17 @@ pub(super) fn set(path: &Path) {
         unsafe { libc::atexit(at_exit) };
     });
     *FILE.lock() = Some((process::getpid(), path.to_owned()));
+}
+
+/// Calls `make` if the file belongs to this process and is gone, unless the process is exiting: what
+/// would be made then would stay.
+pub(super) fn if_gone<T>(make: impl FnOnce() -> Option<T>) -> Option<T> {
+    let file = FILE.lock();
+    let (pid, path) = file.as_ref()?;
+    let gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    let gone = path.symlink_metadata().as_ref().is_err_and(gone);
+    // The lock is held meanwhile: an exit in between finds the file made, or removes nothing.
+    if gone && *pid == process::getpid() { make() } else { None }
 }
 
 /// Removes it now. Does nothing when somebody is just setting it.

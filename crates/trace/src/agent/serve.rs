@@ -88,6 +88,12 @@ fn attach(conn: &mut Conn) -> After {
     if conn.session.is_some() {
         return After::Reply(error("this connection has a session already", ""));
     }
+    if conn.fds.is_empty() && core::mem::take(&mut conn.cut) {
+        return After::Reply(error(
+            "it has reached its limit on open files, and needs one more for the session",
+            "raise the limit of the running process with `prlimit --pid PID --nofile=1024`",
+        ));
+    }
     if conn.fds.is_empty() {
         return After::Reply(error("no descriptor came with the request", ""));
     }

@@ -17,6 +17,8 @@ pub(super) struct Listener {
     pub(super) socket: UnixListener,
     pub(super) path: PathBuf,
     pub(super) cookie: u64,
+    /// The root directory its path is seen from, see [`root`].
+    root: Option<(u64, u64)>,
 }
 
 impl Listener {
@@ -24,6 +26,23 @@ impl Listener {
     pub(super) fn is_ours(&self) -> bool {
         cookie(&self.socket) == self.cookie
     }
+}
+
+/// The root directory of this process, which `chroot` changes.
+fn root() -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/").ok().map(|root| (root.dev(), root.ino()))
+}
+
+/// Binds the socket anew, after its file has been removed. A file that is merely out of sight since a
+/// `chroot` is not replaced.
+pub(super) fn listen_anew(old: &Listener) -> Option<Listener> {
+    let path = old.path.clone();
+    let root = root().filter(|root| Some(*root) == old.root)?;
+    runtime_dir::prepare(path.parent()?).ok()?;
+    let socket = bind(&path).ok()?;
+    let cookie = cookie(&socket);
+    Some(Listener { socket, path, cookie, root: Some(root) })
 }
 
 /// Binds a socket of this process's own in the user's directory.
@@ -36,7 +55,7 @@ pub(super) fn listen(dir: &Path) -> Result<Listener, InitError> {
         match bind(&path) {
             Ok(socket) => {
                 let cookie = cookie(&socket);
-                return Ok(Listener { socket, path, cookie });
+                return Ok(Listener { socket, path, cookie, root: root() });
             }
             Err(error) => last = error.raw_os_error().unwrap_or(libc::ENAMETOOLONG),
         }
@@ -143,11 +162,13 @@ pub(super) fn cookie(socket: &impl AsRawFd) -> u64 {
 /// Descriptors that may come with one read; the kernel closes what does not fit.
 const FDS: usize = 4;
 
-/// Receives bytes, and the descriptors that come with them, close-on-exec.
+/// Receives bytes, and the descriptors that come with them, close-on-exec. `cut` tells that some were
+/// left out: this process has no room for them.
 pub(super) fn receive(
     stream: &UnixStream,
     buf: &mut [u8],
     fds: &mut Vec<OwnedFd>,
+    cut: &mut bool,
 ) -> io::Result<usize> {
     // Of u64 for the alignment of `cmsghdr`; room for one header and FDS descriptors.
     let mut space = [0u64; 8];
@@ -165,6 +186,7 @@ pub(super) fn receive(
         return Err(io::Error::last_os_error());
     }
     take_fds(&message, fds);
+    *cut |= message.msg_flags & libc::MSG_CTRUNC != 0;
     Ok(got.cast_unsigned())
 }
 

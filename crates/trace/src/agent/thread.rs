@@ -4,6 +4,9 @@
 //! the connection that attached them; sessions that were inherited (by `OWLET_SESSION` or by fork) are
 //! reported to their recorder, and end with that connection. Where the recorder cannot be reached, the
 //! session's own stop word is looked at once a second.
+//!
+//! Every [`LOOK`] the loop looks whether the socket's file is still there, and makes it anew if not:
+//! one system call of this thread, none of the traced ones.
 
 use super::conn::{Conn, Next, Progress, State};
 use super::serve::{self, After};
@@ -26,6 +29,9 @@ const STACK: usize = 256 << 10;
 const TICK: Duration = Duration::from_secs(1);
 /// Between two attempts to reach a recorder that is busy, or to accept without descriptors.
 const RETRY: Duration = Duration::from_millis(50);
+/// Between two looks whether the socket's file is still there. Who cleans up /tmp removes it, and
+/// nobody could reach the process any more.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// What the gate protects: the descriptors that a forked child has to close.
 pub(super) struct Shared {
@@ -157,6 +163,8 @@ struct Agent {
     /// Sessions without a connection.
     orphans: Vec<SessionId>,
     accept_at: Option<Instant>,
+    /// When the socket's file is looked for.
+    look_at: Instant,
     /// A grace period is due before the replies in it are sent.
     synchronize: bool,
     replies: Vec<(RawFd, Reply)>,
@@ -182,6 +190,7 @@ impl Agent {
             reports: Vec::new(),
             orphans: Vec::new(),
             accept_at: None,
+            look_at: Instant::now() + LOOK,
             synchronize: false,
             replies: Vec::new(),
         };
@@ -221,10 +230,9 @@ impl Agent {
             entry(conn.stream.as_raw_fd(), events)
         }));
         let timeout = match self.timeout() {
-            None => -1,
-            Some(Duration::ZERO) => 0,
+            Duration::ZERO => 0,
             // Rounded up: not to wake before it is time.
-            Some(wait) => i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX),
+            wait => i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX),
         };
         // SAFETY: `fds` is as long as said.
         let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
@@ -234,15 +242,17 @@ impl Agent {
         fds
     }
 
-    fn timeout(&self) -> Option<Duration> {
+    fn timeout(&self) -> Duration {
         if self.conns.iter().any(|conn| conn.more && !conn.is_sending()) {
-            return Some(Duration::ZERO);
+            return Duration::ZERO;
         }
         let now = Instant::now();
-        let mut wait = (!self.orphans.is_empty()).then_some(TICK);
+        let mut wait = self.look_at.saturating_duration_since(now);
+        if !self.orphans.is_empty() {
+            wait = wait.min(TICK);
+        }
         for at in self.reports.iter().map(|report| report.at).chain(self.accept_at) {
-            let until = at.saturating_duration_since(now);
-            wait = Some(wait.map_or(until, |wait| wait.min(until)));
+            wait = wait.min(at.saturating_duration_since(now));
         }
         wait
     }
@@ -275,6 +285,10 @@ impl Agent {
             } else {
                 self.listen_again(shared);
             }
+        }
+        if Instant::now() >= self.look_at {
+            self.look_at = Instant::now() + LOOK;
+            self.look_at_file(shared);
         }
         self.report(shared);
         self.look_at_orphans();
@@ -342,6 +356,23 @@ impl Agent {
         exit::set(&listener.path);
         // What the old number stands for now is not ours to close.
         core::mem::forget(core::mem::replace(&mut self.listener, listener));
+    }
+
+    /// Makes the socket anew, under the same name, when its file is gone. Connections stay.
+    fn look_at_file(&mut self, shared: &mut Shared) {
+        let listener = exit::if_gone(|| socket::listen_anew(&self.listener));
+        let Some(listener) = listener else { return };
+        if self.listener.is_ours() {
+            // Who came before the file went.
+            self.accept(shared);
+        }
+        shared.closing(&self.listener.socket);
+        shared.opened(&listener.socket);
+        let old = core::mem::replace(&mut self.listener, listener);
+        if !old.is_ours() {
+            // The program has closed it; what the number stands for now is not ours to close.
+            core::mem::forget(old);
+        }
     }
 
     fn accept(&mut self, shared: &mut Shared) {
