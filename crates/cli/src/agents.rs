@@ -11,6 +11,11 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+/// What agents call their thread.
+const AGENT_THREAD: &[u8] = b"owlet-agent";
+/// How often it is looked whether a process has ended, 10 ms apart.
+const ENDING_LOOKS: u32 = 20;
+
 /// Agents that answered, and processes whose agent did not.
 #[derive(Debug, Default)]
 pub(crate) struct Agents {
@@ -28,11 +33,12 @@ impl Agents {
         }
     }
 
-    /// The agents that answered; the others are named on stderr.
+    /// The agents that answered, and how many did not: those are named on stderr.
     ///
     /// # Errors
     /// When none answered: there is none, or why the first did not.
-    pub(crate) fn reachable(self) -> Result<Vec<Client>> {
+    pub(crate) fn reachable(self) -> Result<(Vec<Client>, u64)> {
+        let silent = self.troubled.len() as u64;
         match self.troubled.as_slice() {
             [] if self.clients.is_empty() => return Err(none()),
             [(pid, error)] if self.clients.is_empty() => return Err(explain(*pid, error)),
@@ -41,7 +47,7 @@ impl Agents {
         if self.clients.is_empty() {
             return Err(Failure::silent(Exit::Refused));
         }
-        Ok(self.clients)
+        Ok((self.clients, silent))
     }
 }
 
@@ -142,6 +148,11 @@ pub(crate) fn describe(pid: u32) -> String {
     }
 }
 
+/// `server`; empty when there is no such process.
+pub(crate) fn name(pid: u32) -> String {
+    Process::read(pid).map_or_else(String::new, |process| escape(&process.comm))
+}
+
 /// `process 4711 (server)`, or `3 processes`.
 pub(crate) fn whose(pids: &[u32]) -> String {
     match pids {
@@ -154,23 +165,18 @@ pub(crate) fn whose(pids: &[u32]) -> String {
 pub(crate) fn explain(pid: u32, error: &ClientError) -> Failure {
     let who = describe(pid);
     match error {
+        ClientError::Gone | ClientError::TurnedAway if ended(pid) => {
+            Failure::with(Exit::Nothing, format!("process {pid} has ended"))
+        }
         ClientError::Gone => {
-            Failure::with(Exit::Refused, format!("{who} ended, or closed its agent's connection"))
+            Failure::with(Exit::Refused, format!("{who} has closed its agent's connection"))
         }
         ClientError::TurnedAway => Failure::with(
             Exit::Refused,
             format!("{who} does not answer: its agent turned the connection away"),
         )
         .hint("it may have too many connections: end what else talks to it, and try again"),
-        ClientError::Silent if Process::read(pid).is_some_and(|process| process.stopped()) => {
-            Failure::with(Exit::Refused, format!("{who} does not answer: it is stopped"))
-                .hint(format!("let it run with `kill -CONT {pid}`, then try again"))
-        }
-        ClientError::Silent => Failure::with(
-            Exit::Refused,
-            format!("{who} does not answer within {} ms", PATIENCE.as_millis()),
-        )
-        .hint("it may be starved or frozen; try again when it runs"),
+        ClientError::Silent => silent(pid, &who),
         ClientError::Version { theirs } => {
             let ours = owlet_wire::WIRE_VERSION;
             let theirs =
@@ -193,6 +199,32 @@ pub(crate) fn explain(pid: u32, error: &ClientError) -> Failure {
             Failure::new(format!("cannot talk to the agent of {who}: {}", reason(error)))
         }
     }
+}
+
+/// Why a process does not answer.
+fn silent(pid: u32, who: &str) -> Failure {
+    let failure = |why: String| Failure::with(Exit::Refused, format!("{who} does not answer{why}"));
+    if Process::read(pid).is_some_and(|process| process.stopped()) {
+        return failure(": it is stopped".into())
+            .hint(format!("let it run with `kill -CONT {pid}`, then try again"));
+    }
+    if let Some(limit) = procfs::files_used_up(pid) {
+        return failure(format!(": it has reached its limit on open files, {limit}"))
+            .hint(format!("raise the limit: `prlimit --pid {pid} --nofile=1024`"));
+    }
+    failure(format!(" within {} ms", PATIENCE.as_millis()))
+        .hint("it may be starved or frozen; try again when it runs")
+}
+
+/// Whether a process whose agent has hung up has ended. Its descriptors are closed a moment before that
+/// is to be seen.
+fn ended(pid: u32) -> bool {
+    (0..ENDING_LOOKS).any(|look| {
+        if look > 0 {
+            thread::sleep(Duration::from_millis(10));
+        }
+        !procfs::runs(pid)
+    })
 }
 
 fn no_agent(pid: u32, others: &str) -> Failure {
@@ -220,6 +252,13 @@ fn no_agent(pid: u32, others: &str) -> Failure {
     if let Some(failure) = sockets::in_the_way(pid).filter(|_| process.uid == me) {
         let message = format!("process {pid} ({name}) has no agent: {}", failure.message);
         return Failure { exit: Exit::Nothing, message, ..failure };
+    }
+    if procfs::has_thread(pid, AGENT_THREAD) {
+        return Failure::with(
+            Exit::Refused,
+            format!("process {pid} ({name}) cannot be reached: its agent's socket is gone"),
+        )
+        .hint("the agent makes it anew: try again in ten seconds");
     }
     Failure::with(Exit::Nothing, format!("process {pid} ({name}) has no agent"))
         .hint(format!("call `owlet::init()` in its main; {others}"))

@@ -53,6 +53,47 @@ impl Process {
     }
 }
 
+/// Whether there is such a process, and it has not ended.
+pub(crate) fn runs(pid: u32) -> bool {
+    Process::read(pid).is_some_and(|process| !matches!(process.state, 'Z' | 'X'))
+}
+
+/// Whether a process has a thread of that name.
+pub(crate) fn has_thread(pid: u32, name: &[u8]) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().any(|thread| {
+        fs::read(thread.path().join("comm")).is_ok_and(|comm| comm.trim_ascii_end() == name)
+    })
+}
+
+/// The limit on open files of a process that has reached it.
+pub(crate) fn files_used_up(pid: u32) -> Option<usize> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let limit = limit.split_whitespace().next()?.parse().ok()?;
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count();
+    (open >= limit).then_some(limit)
+}
+
+/// What the memory of a process looks like that only `exec` changes: where its code and its stack begin.
+/// `None` when there is no such process, or we may not look.
+pub(crate) fn image(pid: u32) -> Option<[u64; 3]> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse_image(&stat)
+}
+
+/// Fields 26 to 28 of proc(5); the name, which may hold anything, ends at the last parenthesis, and
+/// field 3 follows.
+fn parse_image(stat: &[u8]) -> Option<[u64; 3]> {
+    let name = stat.iter().rposition(|&b| b == b')')?;
+    let fields = str::from_utf8(stat.get(name + 1..)?).ok()?;
+    let mut fields = fields.split_whitespace().skip(26 - 3);
+    let mut number = || fields.next()?.parse().ok();
+    let image = [number()?, number()?, number()?];
+    // Hidden from others, they are 0 or 1.
+    image.iter().all(|&at| at > 1).then_some(image)
+}
+
 /// What a variable was when the process began; `None` when it was not set, or we may not look.
 pub(crate) fn variable(pid: u32, name: &str) -> Option<OsString> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;

@@ -6,8 +6,8 @@ use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::exit::Exit;
 use crate::names;
-use crate::out::Out;
-use crate::text::{command_line, count, escape, program};
+use crate::out::{Out, note};
+use crate::text::{command_line, count, escape, plural, program};
 use owlet_wire::control::TracepointInfo;
 use serde_json::json;
 
@@ -20,12 +20,15 @@ pub(crate) fn run(args: &ListArgs) -> Result<Exit> {
     match pattern {
         None if pids.is_empty() => processes(args.json.on),
         Some(pattern) if pids.is_empty() => {
-            let clients = agents::all()?.reachable()?;
-            points(&clients, pattern, args.json.on, "any process of yours")
+            let (clients, silent) = agents::all()?.reachable()?;
+            let asked = Asked { clients, pids: &[], silent, whose: "any process of yours" };
+            points(asked, pattern, args.json.on)
         }
         pattern => {
             let clients = agents::of(&pids)?;
-            points(&clients, pattern.unwrap_or("*"), args.json.on, &agents::whose(&pids))
+            let whose = agents::whose(&pids);
+            let asked = Asked { clients, pids: &pids, silent: 0, whose: &whose };
+            points(asked, pattern.unwrap_or("*"), args.json.on)
         }
     }
 }
@@ -48,14 +51,18 @@ fn processes(json: bool) -> Result<Exit> {
     }
     out.finish()?;
     agents.warn();
-    if !agents.clients.is_empty() {
-        return Ok(Exit::Done);
+    match (agents.clients.as_slice(), agents.troubled.as_slice()) {
+        ([], []) => Err(agents::none()),
+        (_, []) => Ok(Exit::Done),
+        (_, troubled) => Ok(incomplete(troubled.len() as u64)),
     }
-    if agents.troubled.is_empty() {
-        Err(agents::none())
-    } else {
-        Err(Failure::silent(Exit::Refused))
-    }
+}
+
+/// Says that processes are missing in what was listed.
+fn incomplete(silent: u64) -> Exit {
+    let does = if silent == 1 { "does" } else { "do" };
+    note!("warning: the list is incomplete: {} {does} not answer", plural(silent, "process"));
+    Exit::Refused
 }
 
 fn process_line(client: &Client) -> String {
@@ -94,12 +101,44 @@ fn process_json(client: &Client) -> serde_json::Value {
     })
 }
 
-fn points(clients: &[Client], pattern: &str, json: bool, whose: &str) -> Result<Exit> {
+/// Whose trace points are listed.
+struct Asked<'a> {
+    clients: Vec<Client>,
+    /// Those that were named; empty when all are meant.
+    pids: &'a [u32],
+    /// Processes that did not answer.
+    silent: u64,
+    whose: &'a str,
+}
+
+impl Asked<'_> {
+    /// The trace points of one process; `None` when it need not be told that there is no answer.
+    fn of(&mut self, client: &Client) -> Result<Option<Vec<TracepointInfo>>> {
+        let failure = match client.list("*") {
+            Ok(points) => return Ok(Some(points)),
+            Err(error) => agents::explain(client.pid, &error),
+        };
+        match failure.exit {
+            _ if !self.pids.is_empty() => return Err(failure),
+            // Ended meanwhile: it is not there to be listed.
+            Exit::Nothing => {}
+            _ => {
+                note!("warning: {}", failure.message);
+                self.silent += 1;
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn points(mut asked: Asked<'_>, pattern: &str, json: bool) -> Result<Exit> {
     let mut out = Out::new();
-    let mut found = false;
+    let (mut found, mut answered) = (false, false);
     let mut names = Vec::new();
-    for client in clients {
-        let all = client.list("*").map_err(|error| agents::explain(client.pid, &error))?;
+    let clients = std::mem::take(&mut asked.clients);
+    for client in &clients {
+        let Some(all) = asked.of(client)? else { continue };
+        answered = true;
         let (mut chosen, others): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|point| owlet_wire::config::glob(pattern, &point.name));
         chosen.sort_by(|a, b| a.name.cmp(&b.name));
@@ -117,13 +156,22 @@ fn points(clients: &[Client], pattern: &str, json: bool, whose: &str) -> Result<
         names.extend(others.into_iter().map(|point| point.name));
     }
     out.finish()?;
-    if found {
+    let Asked { silent, whose, .. } = asked;
+    if found && silent == 0 {
         return Ok(Exit::Done);
     }
-    if names.is_empty() {
-        return Err(Failure::with(Exit::Nothing, format!("{whose} has no trace points")));
+    if found || (!answered && silent > 0) {
+        return Ok(incomplete(silent));
     }
-    Err(super::patterns::unmatched(&[pattern], names.iter().map(String::as_str), whose))
+    let failure = if !answered {
+        agents::none()
+    } else if names.is_empty() {
+        Failure::with(Exit::Nothing, format!("{whose} has no trace points"))
+    } else {
+        super::patterns::unmatched(&[pattern], names.iter().map(String::as_str), whose)
+    };
+    // What did not answer may have what was asked for.
+    Err(if silent > 0 { Failure { exit: incomplete(silent), ..failure } } else { failure })
 }
 
 fn table(out: &mut Out, points: &[TracepointInfo]) -> Result<()> {

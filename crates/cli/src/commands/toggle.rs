@@ -20,11 +20,13 @@ pub(crate) fn run(args: &ToggleArgs, enable: bool) -> Result<Exit> {
         )
         .hint(format!("use `owlet {other}` for it")));
     }
-    let clients =
-        if args.pids.is_empty() { agents::all()?.reachable()? } else { agents::of(&args.pids)? };
+    let (clients, silent) = match args.pids.as_slice() {
+        [] => agents::all()?.reachable()?,
+        pids => (agents::of(pids)?, 0),
+    };
     let rules: Vec<_> = args.patterns.iter().map(|p| Rule { pattern: p.clone(), enable }).collect();
     let answers = ask(&clients, &rules);
-    tell(args, enable, &clients, answers)
+    tell(args, enable, &clients, answers, silent)
 }
 
 type Answer = std::result::Result<Matched, ClientError>;
@@ -38,52 +40,84 @@ fn ask(clients: &[Client], rules: &[Rule]) -> Vec<Answer> {
     })
 }
 
-fn tell(args: &ToggleArgs, enable: bool, clients: &[Client], answers: Vec<Answer>) -> Result<Exit> {
-    let mut sum = Matched::default();
-    let mut processes = 0_u64;
-    let mut refused = false;
+/// What the answers come to.
+#[derive(Default)]
+struct Sum {
+    all: Matched,
+    /// Where something was switched.
+    processes: u64,
+    /// Processes that did not answer, or refused.
+    silent: u64,
+    /// Processes that were named and have ended.
+    ended: u64,
+}
+
+fn sum(args: &ToggleArgs, clients: &[Client], answers: Vec<Answer>, silent: u64) -> Sum {
+    let mut sum = Sum { silent, ..Sum::default() };
     for (client, answer) in clients.iter().zip(answers) {
         match answer {
             Ok(matched) => {
-                sum.matched += matched.matched;
+                sum.all.matched += matched.matched;
                 if matched.matched > 0 && matched.sessions > 0 {
-                    processes += 1;
-                    sum.enabled += matched.enabled;
+                    sum.processes += 1;
+                    sum.all.enabled += matched.enabled;
                 }
-                sum.sessions += matched.sessions;
+                sum.all.sessions += matched.sessions;
             }
-            // Ended meanwhile: nothing is left to switch.
-            Err(ClientError::Gone) if args.pids.is_empty() => {}
             Err(error) => {
-                refused = true;
-                note!("warning: {}", agents::explain(client.pid, &error).message);
+                let failure = agents::explain(client.pid, &error);
+                match failure.exit {
+                    // Ended meanwhile: nothing is left to switch.
+                    Exit::Nothing if args.pids.is_empty() => continue,
+                    Exit::Nothing => sum.ended += 1,
+                    _ => sum.silent += 1,
+                }
+                note!("warning: {}", failure.message);
             }
         }
     }
+    sum
+}
+
+fn tell(
+    args: &ToggleArgs,
+    enable: bool,
+    clients: &[Client],
+    answers: Vec<Answer>,
+    silent: u64,
+) -> Result<Exit> {
+    let Sum { all, processes, silent, ended } = sum(args, clients, answers, silent);
     let word = if enable { "enabled" } else { "disabled" };
-    if sum.matched == 0 {
-        if refused {
-            return Err(Failure::silent(Exit::Refused));
-        }
-        return Err(unmatched(args, clients));
+    let exit = match (silent, ended) {
+        (0, 0) => Exit::Done,
+        (0, _) => Exit::Nothing,
+        _ => Exit::Refused,
+    };
+    if all.matched == 0 {
+        return Err(match exit {
+            Exit::Done => unmatched(args, clients),
+            // Those that answered have nothing of the kind; the others may.
+            exit if args.pids.is_empty() => Failure { exit, ..unmatched(args, clients) },
+            exit => Failure::silent(exit),
+        });
     }
-    if sum.sessions == 0 {
-        let n = plural(sum.matched.into(), "trace point");
+    let n = plural(all.matched.into(), "trace point");
+    if all.sessions == 0 {
+        let these = if silent == 0 { "these processes" } else { "the processes that answer" };
         return Err(Failure::with(
-            Exit::Nothing,
-            format!("{n} matched, but nobody is recording these processes"),
+            if silent == 0 { Exit::Nothing } else { Exit::Refused },
+            format!("{n} matched, but nobody is recording {these}"),
         )
         .hint(
             "trace points are switched in a running recording: start `owlet record -p PID` first",
         ));
     }
-    note!(
-        "{word} {} in {}; {} on now",
-        plural(sum.matched.into(), "trace point"),
-        plural(processes, "process"),
-        sum.enabled
-    );
-    Ok(if refused { Exit::Refused } else { Exit::Done })
+    let elsewhere = match silent {
+        0 => String::new(),
+        n => format!(" there; {} not switched", plural(n, "process")),
+    };
+    note!("{word} {n} in {}; {} on now{elsewhere}", plural(processes, "process"), all.enabled);
+    Ok(exit)
 }
 
 fn unmatched(args: &ToggleArgs, clients: &[Client]) -> Failure {

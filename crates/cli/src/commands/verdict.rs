@@ -55,6 +55,9 @@ pub(crate) fn tell(
     let sink = &recording.sink;
     match after.unwrap_or(end) {
         End::Command(status) if !status.success() => note!("the command {}", words(*status)),
+        End::TargetsEnded if recording.departed.some_go_on => {
+            note!("no recorded process is left");
+        }
         End::TargetsEnded => note!("every recorded process has ended"),
         _ => {}
     }
@@ -123,6 +126,10 @@ fn nothing(recording: &Recording, before: &Before, asked: &Asked<'_>) {
         Some(hits) if hits > 0 => {
             note!("hint: the trace points were hit, but --where let nothing pass");
         }
+        None => note!(
+            "hint: --where let nothing pass, or the code at these trace points did not run; without \
+             --where every hit is recorded"
+        ),
         _ => note!(
             "hint: the code at these trace points did not run meanwhile; `owlet list PID` shows all"
         ),

@@ -12,11 +12,13 @@
 //! | [`losses`] | what was lost, by cause |
 //! | [`clock`] | which clock, and how its ticks become time |
 //! | [`rendezvous`] | processes that inherit the session |
+//! | [`departed`] | processes that go on without being recorded |
 //! | [`newcomers`] | processes that were to inherit it and cannot open it |
 //! | [`stop`] | signals |
 //! | [`progress`] | the line shown meanwhile |
 
 pub(crate) mod clock;
+pub(crate) mod departed;
 pub(crate) mod losses;
 pub(crate) mod newcomers;
 pub(crate) mod progress;
@@ -30,6 +32,7 @@ use crate::client::ClientError;
 use crate::error::{Failure, Result, reason, show};
 use crate::text::plural;
 use clock::SessionClock;
+use departed::Departed;
 use newcomers::Newcomers;
 use owlet_ring::{Notifier, NotifierOptions, RingSet, Waiter, WakeFd, Watermark};
 use owlet_store::TraceMeta;
@@ -93,6 +96,8 @@ pub(crate) struct Recording {
     /// Gone once the session has ended: nobody is to come any more.
     rendezvous: Option<Rendezvous>,
     newcomers: Option<Newcomers>,
+    /// Of processes that ran before; those of a command see to themselves.
+    pub(crate) departed: Departed,
     /// When the command began, until somebody has joined or it was said that nobody has.
     lonely: Option<Instant>,
     /// It was said, and why that may be.
@@ -175,6 +180,7 @@ impl Recording {
             sink,
             rendezvous: Some(rendezvous),
             newcomers: None,
+            departed: Departed::default(),
             lonely: None,
             told_lonely: false,
             child: None,
@@ -274,6 +280,7 @@ impl Recording {
             let failure = agents::explain(pid, &error);
             self.progress.note(&format!("warning: {}", failure.message));
         }
+        self.tell_departed(true);
         let mut end = end;
         let mut failed = drained.or(self.sink.drain(true).err()).or(self.sink.check(true).err());
         failed = failed.or(self.sink.set_clock(self.clock.refine()).err());
@@ -342,7 +349,17 @@ impl Recording {
                 }
             }
         }
-        self.session.reap();
+        let gone = self.session.reap();
+        if self.newcomers.is_none() {
+            self.departed.add(gone);
+        }
+        self.tell_departed(false);
+    }
+
+    fn tell_departed(&mut self, end: bool) {
+        for line in self.departed.look(end, &self.session.targets) {
+            self.progress.note(&line);
+        }
     }
 
     /// Says in time that nothing of the command has joined: it may never.

@@ -3,6 +3,7 @@
 use crate::agents;
 use crate::client::{Client, ClientError, Matched};
 use crate::error::{Failure, Result, reason};
+use crate::procfs;
 use owlet_ring::{Clock, Segment, SegmentOptions};
 use owlet_wire::config::{Rule, SessionConfig};
 use owlet_wire::control::TracepointInfo;
@@ -41,9 +42,15 @@ pub(crate) struct Target {
     pub(crate) client: Client,
     /// What its agent said when it was attached; zeros for a process that joined by itself.
     pub(crate) matched: Matched,
+    /// What [`procfs::image`] was then.
+    pub(crate) image: Option<[u64; 3]>,
 }
 
 impl Target {
+    fn new(client: Client, matched: Matched) -> Self {
+        Self { image: procfs::image(client.pid), client, matched }
+    }
+
     fn points(&self) -> Option<Vec<TracepointInfo>> {
         self.client.list("*").ok()
     }
@@ -110,7 +117,7 @@ impl Session {
         });
         for (client, answer) in answers {
             match answer {
-                Ok(matched) => self.targets.push(Target { client, matched }),
+                Ok(matched) => self.targets.push(Target::new(client, matched)),
                 // The connections end with the values, and so does what was attached.
                 Err(error) => return Err(agents::explain(client.pid, &error)),
             }
@@ -122,13 +129,12 @@ impl Session {
     /// Takes in a process that announced itself.
     pub(crate) fn join(&mut self, client: Client) {
         self.joined += 1;
-        self.targets.push(Target { client, matched: Matched::default() });
+        self.targets.push(Target::new(client, Matched::default()));
     }
 
-    /// Takes away processes that have ended; their pids.
-    pub(crate) fn reap(&mut self) -> Vec<u32> {
-        let ended = |target: &mut Target| target.client.closed();
-        self.targets.extract_if(.., ended).map(|target| target.client.pid).collect()
+    /// Takes away processes that have ended, or whose agent has.
+    pub(crate) fn reap(&mut self) -> Vec<Target> {
+        self.targets.extract_if(.., |target| target.client.closed()).collect()
     }
 
     /// The trace points of all processes that answer; `None` when none does.

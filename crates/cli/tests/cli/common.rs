@@ -153,6 +153,9 @@ pub(crate) fn target_main() {
     if let Some(status) = mode.strip_prefix("exit:") {
         std::process::exit(status.parse().unwrap());
     }
+    if mode.starts_with("leaves:") {
+        leave();
+    }
     owlet::init().unwrap();
     println!("target is ready");
     match mode.split_once(':') {
@@ -175,6 +178,15 @@ pub(crate) fn target_main() {
             std::thread::sleep(Duration::from_millis(ms.parse().unwrap()));
             (0..100).for_each(tick);
         }
+        // Events for so many milliseconds, then another program.
+        Some(("exec", ms)) => {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(ms.parse().unwrap()) {
+                tick(0);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            panic!("{}", Command::new("sleep").arg("60").exec());
+        }
         // Events, and headers that are none over some of them.
         Some(("junk", _)) => {
             (0..1000).for_each(tick);
@@ -187,6 +199,35 @@ pub(crate) fn target_main() {
         }
         _ => panic!("unknown mode {mode}"),
     }
+    std::process::exit(0);
+}
+
+/// An agent that shakes hands, and ends when it is asked something.
+fn leave() {
+    use owlet_wire::control::{Hello, Reply, Request};
+    use owlet_wire::frame;
+    let dir = owlet_sys::runtime_dir::open().unwrap();
+    let name = owlet_sys::runtime_dir::SocketName::own(0).to_string();
+    let listener = std::os::unix::net::UnixListener::bind(dir.join(name)).unwrap();
+    println!("target is ready");
+    let (stream, _) = listener.accept().unwrap();
+    std::io::Read::read_exact(&mut &stream, &mut [0; 4]).unwrap();
+    let hello = Hello {
+        wire_version: owlet_wire::WIRE_VERSION,
+        pid: std::process::id(),
+        ppid: 1,
+        exe: Vec::new(),
+        args: Vec::new(),
+        backend: String::new(),
+        backend_why: String::new(),
+        site: String::new(),
+        tracepoints: 1,
+        sessions: 0,
+        version: String::new(),
+    };
+    let _: Request = frame::read(&mut &stream, 1 << 16).unwrap();
+    frame::write(&mut &stream, &Reply::Hello(hello)).unwrap();
+    let _ = frame::read::<Request>(&mut &stream, 1 << 16);
     std::process::exit(0);
 }
 

@@ -1,5 +1,6 @@
 //! The command, run as a user runs it, against a traced program that this test program is itself.
 
+mod answers;
 mod common;
 mod errors;
 mod integrity;

@@ -123,7 +123,7 @@ fn u1_a_command_that_left_nothing_is_explained_by_its_trace_points() {
         ),
         (
             &["--where", "seq > 999 or sqe > 5"],
-            "1 trace point on in 1 process, hits unknown\nhint: the code at these trace points did not run meanwhile; `owlet list PID` shows all\nhint: --where: no event has a field `sqe`; closest: `seq`\n".into(),
+            "1 trace point on in 1 process, hits unknown\nhint: --where let nothing pass, or the code at these trace points did not run; without --where every hit is recorded\nhint: --where: no event has a field `sqe`; closest: `seq`\n".into(),
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();
