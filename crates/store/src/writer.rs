@@ -12,7 +12,7 @@
 //! # A directory that moves
 //! The directory is held open, so that it is found again where somebody has moved it to (within its file
 //! system; across them, moving is copying and removing). Its files are open or opened by name; before a
-//! name is used, [`TraceWriter::follow`] looks where the directory is.
+//! name is used, `TraceWriter::follow` looks where the directory is.
 
 use crate::error::{ErrorKind, StoreError};
 use crate::file::{AppendFile, GROWN, identity, replace};
