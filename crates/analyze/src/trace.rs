@@ -244,7 +244,8 @@ impl Trace {
             lost: by_cause(reader.losses()),
             problems,
             repairable: reader.problems().iter().any(|problem| problem.repairable),
-            damaged: reader.problems().iter().any(|problem| !problem.notice),
+            damaged: reader.problems().iter().any(|problem| !problem.notice)
+                || !(reader.finished() || reader.live()),
             skipped_bytes: reader.skipped_bytes(),
             source: Source::Store(Box::new(reader)),
         }
@@ -352,8 +353,8 @@ impl Trace {
         &self.problems
     }
 
-    /// Whether something of the trace is missing or cannot be read. A recording that goes on, or was
-    /// not ended in order, is no damage.
+    /// Whether something of the trace is missing or cannot be read. So it is when the
+    /// recording was not ended in order; one that goes on is no damage.
     #[must_use]
     pub fn damaged(&self) -> bool {
         self.damaged

@@ -39,7 +39,8 @@ pub struct Drained {
     pub last_time: u64,
     /// Unpadded end of the last record within the appended bytes: `bytes` less its padding.
     pub content_bytes: usize,
-    /// Events lost since the segment was created, by cause ([`LOSS_REASONS`](crate::LOSS_REASONS)).
+    /// Events lost since the segment was created, by cause ([`LOSS_REASONS`](crate::LOSS_REASONS)), as of
+    /// the last record's being taken: those for want of room are behind it.
     pub lost: [u64; LOSS_COUNT],
     /// Bytes thrown away since this reader was made because they were no records.
     pub corrupt: u64,
@@ -76,7 +77,8 @@ impl Reader {
             Some(portable) => format!("portable_{portable}"),
         };
         let segment = Arc::clone(&self.segment);
-        Some(RingReader { segment, index, name, corrupt: 0, last_time: 0, suspect: None })
+        let (corrupt, lost, last_time, suspect) = (0, [0; LOSS_COUNT], 0, None);
+        Some(RingReader { segment, index, name, corrupt, lost, last_time, suspect })
     }
 }
 
@@ -87,6 +89,8 @@ pub struct RingReader {
     index: usize,
     name: String,
     corrupt: u64,
+    /// Losses as of the head last looked at.
+    lost: [u64; LOSS_COUNT],
     last_time: u64,
     suspect: Option<Suspect>,
 }
@@ -135,12 +139,29 @@ impl RingReader {
                 break;
             }
         }
-        let offset = layout::CONTROLS + self.index * layout::CONTROL_LEN;
-        for (sum, counter) in drained.lost.iter_mut().zip(segment.lost_at(offset)) {
-            *sum = counter.load(Ordering::Relaxed);
-        }
+        drained.lost = self.lost;
         drained.corrupt = self.corrupt;
         drained
+    }
+
+    /// The head, and in `lost` what was lost before it was passed: a ring that is full stays so until
+    /// its room is given back, so those are behind the records below head.
+    fn look(&mut self, control: &Control<'_>) -> u64 {
+        let offset = layout::CONTROLS + self.index * layout::CONTROL_LEN;
+        let mut head = control.head_for_reader();
+        for _ in 0..TURNS_MAX {
+            for (sum, counter) in self.lost.iter_mut().zip(self.segment.lost_at(offset)) {
+                // Acquire: the head is looked at again after all of them. Without it, a loss may count
+                // with records that were written before it.
+                *sum = counter.load(Ordering::Acquire);
+            }
+            let again = control.head_for_reader();
+            if again == head {
+                break;
+            }
+            head = again;
+        }
+        head
     }
 
     /// Moves what lies between tail and head to `out`; false if it must be tried again.
@@ -148,7 +169,7 @@ impl RingReader {
         let size = self.segment.ring_bytes();
         // Tail first: head, read later, is never behind it unless somebody has spoilt one.
         let tail = control.tail_for_reader();
-        let head = control.head_for_reader();
+        let head = self.look(control);
         let waiting = usize::try_from(head.wrapping_sub(tail)).unwrap_or(usize::MAX);
         if waiting == 0 {
             return true;

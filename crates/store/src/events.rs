@@ -6,10 +6,14 @@ use crate::reader::{Problem, Problems, RawEvent, StreamInfo, TraceReader};
 use crate::walk::{Step, Walk};
 use owlet_wire::record::{RECORD_HEADER_LEN, RecordHeader};
 use owlet_wire::value::fits;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+
+/// Unknown ids told of one stream at most, each for itself.
+const UNKNOWN_MAX: usize = 16;
 
 /// A position in one stream. Events come in the order of time, but for files that no recorder wrote
 /// ([`problems`](Self::problems) says so then).
@@ -39,10 +43,21 @@ pub struct EventReader<'t> {
     /// Records so far, and how many the recorder wrote, if it said so and all packets are there.
     read: u64,
     written: Option<u64>,
+    /// The packet's own times.
+    begin: u64,
+    end: u64,
+    /// Records whose time is outside their packet's, and where in the file the first one is.
+    outside: u64,
+    first_outside: Option<u64>,
     /// Records that do not fit their schema, and where in the file the first one is.
     misfits: u64,
     first_misfit: Option<u64>,
-    /// What of it no event has carried yet, and what the current event carries.
+    /// Events that no schema describes, by id: how many, and where in the file the first is. Behind
+    /// the bound, all ids together.
+    unknown: BTreeMap<Option<u32>, (u64, u64)>,
+    /// What the packet being read adds to it.
+    behind: u64,
+    /// What of the packets before no event has carried yet, and what the current event carries.
     pending: u64,
     carried: u64,
 }
@@ -63,10 +78,16 @@ impl<'t> EventReader<'t> {
             current: None,
             last_time: 0,
             discarded: 0,
+            behind: 0,
+            begin: 0,
+            end: 0,
+            outside: 0,
+            first_outside: None,
             read: 0,
             written: trace.written(info),
             misfits: 0,
             first_misfit: None,
+            unknown: BTreeMap::new(),
             pending: 0,
             carried: 0,
         }
@@ -78,17 +99,23 @@ impl<'t> EventReader<'t> {
         self.name
     }
 
-    /// Moves to the next event; false at the end. Events whose id no schema has are skipped and
-    /// reported.
+    /// Moves to the next event; false at the end. Events whose id no schema has, or whose time is not
+    /// within their packet's, are skipped and reported.
     pub fn advance(&mut self) -> bool {
         self.current = None;
         loop {
             if let Some((header, payload)) = self.record() {
+                if header.time < self.begin || header.time > self.end {
+                    // Its place in time is not known, and those behind it must not move there.
+                    self.outside += 1;
+                    self.first_outside.get_or_insert(self.position());
+                    continue;
+                }
                 if header.time < self.last_time {
                     self.problem("time goes back");
                 }
                 let Some(schema) = self.trace.schemas().get(&header.id) else {
-                    self.problem(format!("event of unknown id {}", header.id));
+                    self.unknown(header.id);
                     continue;
                 };
                 if !self.records.get(payload.clone()).is_some_and(|p| fits(&schema.fields, p)) {
@@ -138,6 +165,27 @@ impl<'t> EventReader<'t> {
     /// it, and does not fit.
     fn account(&mut self) {
         let name = self.name.to_string();
+        for (id, (events, at)) in std::mem::take(&mut self.unknown) {
+            let of = match id {
+                Some(id) => format!("of unknown id {id}"),
+                None => "of other unknown ids".to_owned(),
+            };
+            let what = match events {
+                1 => format!("event {of}"),
+                n => format!("{n} events {of}, the first is here"),
+            };
+            self.problems.push(&name, at, what);
+        }
+        if let Some(at) = self.first_outside.take() {
+            let what = match std::mem::take(&mut self.outside) {
+                1 => "the time of an event is outside its packet's: it is left out".to_owned(),
+                n => format!(
+                    "the times of {n} events are outside their packets': they are left out, the \
+                     first is here"
+                ),
+            };
+            self.problems.push(&name, at, what);
+        }
         let misfits = std::mem::take(&mut self.misfits);
         let at = self.first_misfit.take().unwrap_or_else(|| self.position());
         let hides = match self.written.take().filter(|written| self.read != *written) {
@@ -161,6 +209,12 @@ impl<'t> EventReader<'t> {
                 self.problems.push(&name, at, what);
             }
         }
+    }
+
+    fn unknown(&mut self, id: u32) {
+        let known = self.unknown.contains_key(&Some(id)) || self.unknown.len() < UNKNOWN_MAX;
+        let at = self.position();
+        self.unknown.entry(known.then_some(id)).or_insert((0, at)).0 += 1;
     }
 
     /// Where the record last looked at is in the file.
@@ -229,15 +283,23 @@ impl<'t> EventReader<'t> {
         }
     }
 
+    /// What a packet counts was lost up to its end, and behind its records: they had filled the ring.
+    fn pass(&mut self) {
+        self.pending = self.pending.saturating_add(std::mem::take(&mut self.behind));
+    }
+
     fn stop(&mut self) -> bool {
+        self.pass();
         self.file = None;
         false
     }
 
     fn load(&mut self, header: PacketHeader) -> bool {
         self.cpu = header.cpu;
-        self.pending = self.pending.saturating_add(header.discarded.saturating_sub(self.discarded));
+        self.pass();
+        self.behind = header.discarded.saturating_sub(self.discarded);
         self.discarded = self.discarded.max(header.discarded);
+        (self.begin, self.end) = (header.begin, header.end);
         let wanted = header.content.saturating_sub(RECORDS_START as u64);
         let Some(file) = &self.file else { return false };
         let mut input = At { file, offset: self.offset + RECORDS_START as u64 }.take(wanted);

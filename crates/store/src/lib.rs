@@ -12,7 +12,7 @@
 //! Everything is appended, whole packets and whole records only; a killed recorder leaves at most
 //! one partial packet at the end of each stream, which [`TraceReader`] tolerates and reports and
 //! [`recover()`] cuts off. Of a damaged stream, whole packets behind the damage are read and kept. Our
-//! reader never parses TSDL. The orderly end notes what each file holds, so that what is missing later
+//! reader needs no TSDL as long as the sidecar is whole. The orderly end notes what each file holds, so that what is missing later
 //! is told, and while a trace is being recorded its `.owlet` is locked (`flock`).
 //!
 //! | module | owns |
@@ -23,10 +23,11 @@
 //! | [`reader`] | reading |
 //! | `recover` | cutting what a killed recorder left |
 //! | `packet`, `stream`, `walk` | the packet's bytes; records into packets; packets out of files |
-//! | `tsdl` | the metadata text |
+//! | `tsdl`, `described` | the metadata text; what can be learnt from it when the sidecar is damaged |
 //! | `sidecar` | `.owlet` |
 //! | `file` | appending whole units |
 
+mod described;
 pub mod error;
 mod events;
 mod file;

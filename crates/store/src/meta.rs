@@ -170,6 +170,14 @@ impl StreamName {
         Self { kind: StreamKind::Portable, index }
     }
 
+    /// CTF's `stream_instance_id`.
+    pub(crate) fn instance(self) -> u64 {
+        match self.kind {
+            StreamKind::Cpu => u64::from(self.index),
+            StreamKind::Portable => 1 << 32 | u64::from(self.index),
+        }
+    }
+
     /// Reads `cpu_3` or `portable_0`; nothing else is a stream.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {

@@ -1,14 +1,15 @@
 //! Reading a trace directory. Every byte is taken as hostile.
 //!
-//! Opening reads the sidecar and walks the packet headers; events are read later, one packet in
+//! Opening reads the sidecar (where that is damaged, the metadata, too) and walks the packet headers; events are read later, one packet in
 //! memory for each stream that is being read. Whatever is damaged is reported as a [`Problem`] and
 //! what is whole before it is read. No length is believed before it is compared with what is there.
 
+use crate::described::{self, Described};
 use crate::error::{ErrorKind, StoreError};
 use crate::file::is_locked;
 use crate::loss;
 use crate::meta::{ClockInfo, Loss, Recorder, StreamName, TraceMeta};
-use crate::packet::{RECORDS_START, StreamClass};
+use crate::packet::{PacketHeader, RECORDS_START, StreamClass};
 use crate::sidecar::{self, Fact, SIDECAR, Total};
 use crate::walk::{Step, Stop, Walk};
 use crate::writer::{METADATA, THREADS};
@@ -141,7 +142,8 @@ pub struct RawEvent<'a> {
     pub payload: &'a [u8],
     /// The packet's CPU.
     pub cpu: u32,
-    /// Events that this stream lost between the event before and this one.
+    /// Events that this stream lost between the event before and this one, as far as packets tell: what
+    /// was lost up to a packet's end stands at the first event behind it.
     pub discarded: u64,
 }
 
@@ -170,6 +172,10 @@ pub struct TraceReader {
     pub(crate) sidecar_len: u64,
     /// What follows in the sidecar is a record that was being written.
     pub(crate) sidecar_torn: bool,
+    /// Something else in the sidecar is no record: what it said is not known.
+    pub(crate) sidecar_damaged: bool,
+    /// There is none.
+    pub(crate) sidecar_missing: bool,
 }
 
 impl TraceReader {
@@ -177,7 +183,7 @@ impl TraceReader {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], `NotADirectory`, `NotATrace` (with what it looks like instead),
-    /// `Version`, `Permission`, `Corrupt` (nothing usable in the sidecar), `Io`.
+    /// `Version`, `Permission`, `Corrupt` (nothing usable in the sidecar and the metadata), `Io`.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         Self::open_as(dir, false)
     }
@@ -193,14 +199,15 @@ impl TraceReader {
             return Err(StoreError::new(ErrorKind::NotADirectory, dir, "is no directory"));
         }
         let path = dir.join(SIDECAR);
-        let file = match open_plain(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(stranger(dir)),
+        let mut trace = match open_plain(&path) {
+            Ok(file) => {
+                let live = !ours && is_locked(&file);
+                let facts = sidecar::read(&path, file)?;
+                Self::from_facts(dir, &path, facts, live)?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::without_sidecar(dir)?,
             Err(error) => return Err(StoreError::io(&path, "cannot open", error)),
         };
-        let live = !ours && is_locked(&file);
-        let facts = sidecar::read(&path, file)?;
-        let mut trace = Self::from_facts(dir, &path, facts, live)?;
         trace.walk_streams()?;
         let unexplained = loss::unexplained(&trace.losses, &trace.streams);
         trace.losses.extend(unexplained);
@@ -214,19 +221,81 @@ impl TraceReader {
         live: bool,
     ) -> Result<Self, StoreError> {
         let mut problems = Problems::default();
-        match facts.problem {
-            // Being written this moment.
-            Some(_) if facts.torn && live => {}
-            Some(message) if facts.torn => problems.push_notice(SIDECAR, facts.len, message, true),
-            Some(message) => problems.push_repairable(SIDECAR, facts.len, message),
-            None => {}
+        if facts.torn && !live {
+            problems.push_notice(SIDECAR, facts.len, "record cut short", true);
         }
+        for (at, message) in &facts.damage {
+            problems.push(SIDECAR, *at, message.as_str());
+        }
+        let damaged = !facts.damage.is_empty() || !facts.begun;
         let mut all = facts.facts.into_iter();
-        let Some(Fact::Meta(meta)) = all.next().filter(|f| clock_of(f).is_none_or(valid)) else {
-            let what = "does not begin with a description of the trace";
-            return Err(StoreError::new(ErrorKind::Corrupt, path, what));
+        let meta = if facts.begun { all.next() } else { None };
+        let (meta, described) = match meta.filter(|f| clock_of(f).is_none_or(valid)) {
+            Some(Fact::Meta(meta)) => (Some(meta), None),
+            _ => {
+                let described = describe(dir);
+                (described.meta.clone(), Some(described))
+            }
         };
-        let mut trace = Self {
+        let Some(meta) = meta else {
+            let what = "does not begin with a description of the trace, and metadata has none";
+            let error = StoreError::new(ErrorKind::Corrupt, path, what);
+            return Err(error.with_hint("only a copy of one of these files can tell what is in it"));
+        };
+        let mut trace = Self::empty(dir, meta, live);
+        (trace.sidecar_len, trace.sidecar_torn) = (facts.len, facts.torn);
+        trace.sidecar_damaged = damaged;
+        for fact in all {
+            if let Err(message) = trace.learn(fact) {
+                problems.push(SIDECAR, facts.len, message);
+            }
+        }
+        // A description is in the sidecar first: what metadata has more is missing here.
+        if damaged || !trace.finished && !live {
+            trace.learn_described(described.unwrap_or_else(|| describe(dir)), &mut problems);
+        }
+        Ok(trace.complete(problems))
+    }
+
+    /// What can be read of a trace whose sidecar is gone.
+    fn without_sidecar(dir: &Path) -> Result<Self, StoreError> {
+        let described = describe(dir);
+        let Some(meta) = described.meta.clone() else { return Err(stranger(dir)) };
+        let mut trace = Self::empty(dir, meta, false);
+        (trace.sidecar_damaged, trace.sidecar_missing) = (true, true);
+        let mut problems = Problems::default();
+        problems.push(
+            SIDECAR,
+            0,
+            "the file is missing: how the recording ended, why events were lost, and the names of \
+             processes and threads are not known",
+        );
+        trace.learn_described(described, &mut problems);
+        Ok(trace.complete(problems))
+    }
+
+    /// Takes descriptions of events that the sidecar should have from the metadata.
+    fn learn_described(&mut self, described: Described, problems: &mut Problems) {
+        let mut learnt = 0;
+        for (id, schema) in described.events {
+            if let std::collections::btree_map::Entry::Vacant(entry) = self.schemas.entry(id) {
+                entry.insert(schema);
+                learnt += 1;
+            }
+        }
+        if learnt > 0 {
+            let what = match learnt {
+                1 => "1 event's description is missing; metadata has it".to_owned(),
+                n => format!("{n} events' descriptions are missing; metadata has them"),
+            };
+            let what = format!("{what}, without its kind and place in the source");
+            problems.push(SIDECAR, self.sidecar_len, what);
+        }
+    }
+
+    /// A trace of which nothing is known yet.
+    fn empty(dir: &Path, meta: TraceMeta, live: bool) -> Self {
+        Self {
             dir: dir.to_owned(),
             meta,
             schemas: BTreeMap::new(),
@@ -243,28 +312,28 @@ impl TraceReader {
             skipped: BTreeMap::new(),
             totals: Vec::new(),
             begun: BTreeSet::new(),
-            sidecar_len: facts.len,
-            sidecar_torn: facts.torn,
-        };
-        for fact in all {
-            if let Err(message) = trace.learn(fact) {
-                problems.push(SIDECAR, facts.len, message);
-            }
+            sidecar_len: 0,
+            sidecar_torn: false,
+            sidecar_damaged: false,
+            sidecar_missing: false,
         }
-        for positions in trace.by_thread.values_mut() {
-            positions.sort_by_key(|at| trace.threads.get(*at).map(|record| record.time));
+    }
+
+    fn complete(mut self, mut problems: Problems) -> Self {
+        for positions in self.by_thread.values_mut() {
+            positions.sort_by_key(|at| self.threads.get(*at).map(|record| record.time));
         }
-        trace.losses.retain(|loss| loss.events > 0);
-        if let Some((message, repairable)) = trace.ending() {
+        self.losses.retain(|loss| loss.events > 0);
+        if let Some((message, repairable)) = self.ending() {
             problems.push_notice("", 0, message, repairable);
         }
-        trace.problems = problems.list;
-        Ok(trace)
+        self.problems = problems.list;
+        self
     }
 
     /// What is to be said of a recording without an orderly end, and whether that can be repaired.
     fn ending(&self) -> Option<(String, bool)> {
-        if self.finished {
+        if self.finished || self.sidecar_missing {
             return None;
         }
         if self.live {
@@ -279,6 +348,10 @@ impl TraceReader {
             }
             None => "what was in its rings then".to_owned(),
         };
+        if self.sidecar_damaged && !self.recovered {
+            let what = "whether the recording ended in order is not known: .owlet is damaged";
+            return Some((what.to_owned(), false));
+        }
         let repaired = if self.recovered { ", and the trace was recovered later" } else { "" };
         let what = format!(
             "the recording was not ended in order{repaired}: {rings} is not here and not counted"
@@ -363,8 +436,8 @@ impl TraceReader {
             missing.push_repairable(METADATA, 0, "the file is missing; only other readers need it");
         }
         self.problems.extend(missing.list);
-        for name in names {
-            let (info, problems) = self.walk(name)?;
+        for name in &names {
+            let (info, problems) = self.walk(*name, &names)?;
             self.streams.push(info);
             self.problems.extend(problems.list);
         }
@@ -372,7 +445,11 @@ impl TraceReader {
     }
 
     /// Checks the packet headers of one stream.
-    fn walk(&self, name: StreamName) -> Result<(StreamInfo, Problems), StoreError> {
+    fn walk(
+        &self,
+        name: StreamName,
+        names: &[StreamName],
+    ) -> Result<(StreamInfo, Problems), StoreError> {
         let text = name.to_string();
         let path = self.dir.join(&text);
         let failed = |error| StoreError::io(&path, "cannot read", error);
@@ -388,6 +465,8 @@ impl TraceReader {
         let len = file.metadata().map_err(failed)?.len();
         let mut walk = Walk::new(StreamClass::Events, self.meta.uuid, len);
         let mut next_seq = 0;
+        // Packets of other streams, and where the first is.
+        let mut strange = (0, None);
         loop {
             match walk.step(&file).map_err(failed)? {
                 Step::End => break,
@@ -407,6 +486,10 @@ impl TraceReader {
                     break;
                 }
                 Step::Packet(offset, packet) => {
+                    if packet.instance != name.instance() {
+                        strange.0 += 1;
+                        strange.1.get_or_insert((offset, packet));
+                    }
                     if packet.seq != next_seq {
                         let what = format!("packet {} where {next_seq} belongs", packet.seq);
                         problems.push(&text, offset, what);
@@ -428,6 +511,20 @@ impl TraceReader {
             }
         }
         info.bytes = walk.offset;
+        if let (count, Some((at, first))) = strange {
+            let other = names.iter().find(|other| other.instance() == first.instance);
+            match other.filter(|_| count == info.packets) {
+                Some(other) if !self.begun.contains(&name) || self.begins_with(*other, first) => {
+                    info =
+                        StreamInfo { name, packets: 0, bytes: 0, begin: 0, end: 0, discarded: 0 };
+                    problems.push(&text, 0, format!("a copy of {other}: it is not read"));
+                }
+                _ => {
+                    let what = format!("{count} packets are of another stream, the first is here");
+                    problems.push(&text, at, what);
+                }
+            }
+        }
         if let Some(total) = self.totals.iter().find(|total| total.stream == Some(name))
             && info.packets < total.packets
         {
@@ -442,6 +539,14 @@ impl TraceReader {
             problems.push(&text, info.bytes, what);
         }
         Ok((info, problems))
+    }
+
+    /// Whether a stream's file begins with this packet.
+    fn begins_with(&self, name: StreamName, packet: PacketHeader) -> bool {
+        let Ok(file) = open_plain(&self.dir.join(name.to_string())) else { return false };
+        let mut bytes = [0; RECORDS_START];
+        file.read_exact_at(&mut bytes, 0).is_ok()
+            && PacketHeader::read(&bytes, &self.meta.uuid, StreamClass::Events) == Ok(packet)
     }
 
     /// How many events the recorder says it wrote into the stream, if all of its packets are there.
@@ -609,6 +714,17 @@ fn count_events(file: &File, uuid: [u8; 16], len: u64) -> io::Result<u64> {
     }
 }
 
+/// What the trace's metadata says; nothing when it cannot be read.
+pub(crate) fn describe(dir: &Path) -> Described {
+    let mut bytes = Vec::new();
+    let read = open_plain(&dir.join(METADATA))
+        .and_then(|file| file.take(described::TEXT_MAX).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => described::read(&String::from_utf8_lossy(&bytes)),
+        Err(_) => Described::default(),
+    }
+}
+
 /// Says what a directory without our sidecar looks like.
 fn stranger(dir: &Path) -> StoreError {
     let mut start = Vec::new();
@@ -619,7 +735,10 @@ fn stranger(dir: &Path) -> StoreError {
     let lttng = ["ust/uid", "ust/pid"].iter().any(|sub| dir.join(sub).is_dir())
         || dir.join("kernel").join(METADATA).is_file();
     let (what, hint) = if has(b"tracer_name = \"owlet\"") {
-        ("an owlet trace whose .owlet file is missing", "babeltrace2 DIR still reads it")
+        (
+            "an owlet trace whose .owlet file is missing, and metadata is damaged",
+            "nothing says what its streams hold; babeltrace2 may still read some of it",
+        )
     } else if start.starts_with(&[0x57, 0x1d, 0xd1, 0x75]) || start.starts_with(b"/* CTF") {
         ("a CTF trace of another tracer", "read it with babeltrace2")
     } else if lttng {

@@ -1,12 +1,13 @@
 //! Cutting what a killed recorder left half written, so that strict readers accept the trace again.
 //!
 //! Whole packets behind damage are kept, see `walk`. Nothing is thrown away: what is cut goes to
-//! `.cut-NAME` first. Other readers ignore files whose names begin with a dot.
+//! `.cut-NAME` first, and so does a metadata that is written anew. What is damaged in `.owlet` stays as
+//! it is: readers go on behind it. Other readers ignore files whose names begin with a dot.
 
 use crate::error::{ErrorKind, StoreError};
 use crate::file::{regular, replace};
 use crate::packet::StreamClass;
-use crate::reader::{Problem, TraceReader, open_plain};
+use crate::reader::{Problem, TraceReader, describe, open_plain};
 use crate::sidecar::{self, FactRef, SIDECAR};
 use crate::walk::{Gap, Step, Stop, Walk};
 use crate::writer::{METADATA, THREADS, metadata_text};
@@ -40,6 +41,8 @@ pub struct Recovered {
     pub metadata_rewritten: bool,
     /// What remains and cannot be repaired.
     pub remaining: Vec<Problem>,
+    /// The recording had ended in order: nothing is missing but what is told.
+    pub finished: bool,
 }
 
 impl Recovered {
@@ -50,8 +53,9 @@ impl Recovered {
     }
 }
 
-/// Cuts partial packets, bytes that are no packets and partial sidecar records, and writes the
-/// metadata anew where it is not what the sidecar says. A recording that did not end in order is
+/// Cuts partial packets, bytes that are no packets and a partial sidecar record, and writes the
+/// metadata anew where it is not what the sidecar says, unless the sidecar is damaged and may say less.
+/// A recording that did not end in order is
 /// marked as recovered, which its readers are told for ever. Doing it again changes nothing. A stream of
 /// another trace is left alone. Every event is read once, to name what remains.
 ///
@@ -60,7 +64,11 @@ impl Recovered {
 /// system. A link or device in the place of a file that needs repair is left as it is.
 pub fn recover(dir: &Path) -> Result<Recovered, StoreError> {
     // Before any change: what is no trace, or is being recorded, is left alone.
-    TraceReader::open(dir)?;
+    if TraceReader::open(dir)?.sidecar_missing {
+        let what = "the trace's .owlet file is missing: it is left as it is";
+        let error = StoreError::new(ErrorKind::NotATrace, dir, what);
+        return Err(error.with_hint("`owlet report DIR` shows what metadata describes"));
+    }
     let _lock = lock(dir)?;
     let trace = TraceReader::open_as(dir, true)?;
     let mut done = Recovered::default();
@@ -68,21 +76,16 @@ pub fn recover(dir: &Path) -> Result<Recovered, StoreError> {
         cut_stream(&trace, &stream.name.to_string(), StreamClass::Events, &mut done)?;
     }
     cut_stream(&trace, THREADS, StreamClass::Threads, &mut done)?;
-    cut_tail(dir, SIDECAR, trace.sidecar_len, trace.sidecar_torn, &mut done)?;
-
-    let processes: Vec<_> = trace.processes().iter().map(|p| p.process.clone()).collect();
-    let schemas = trace.schemas().iter().map(|(id, schema)| (*id, schema));
-    let text = metadata_text(trace.meta(), trace.clock(), &processes, schemas);
-    let path = dir.join(METADATA);
-    if !is_content(&path, text.as_bytes()) {
-        replace(&path, text.as_bytes())?;
-        done.metadata_rewritten = true;
+    if trace.sidecar_torn {
+        cut_tail(dir, SIDECAR, trace.sidecar_len, true, &mut done)?;
     }
-    if !trace.finished() && !trace.recovered() {
+    renew_metadata(&trace, &mut done)?;
+    if !trace.finished() && !trace.recovered() && !trace.sidecar_damaged {
         mark(dir)?;
     }
     let trace = TraceReader::open_as(dir, true)?;
     done.remaining = trace.problems().to_vec();
+    done.finished = trace.finished();
     // What is wrong inside packets that are whole: no cut helps, but it can be named.
     for at in 0..trace.streams().len() {
         let mut events = trace.events(at)?;
@@ -90,6 +93,34 @@ pub fn recover(dir: &Path) -> Result<Recovered, StoreError> {
         done.remaining.extend_from_slice(events.problems());
     }
     Ok(done)
+}
+
+/// Writes the metadata anew where it is not what the sidecar says, and keeps the old one. Of a damaged
+/// sidecar, the metadata may say more.
+fn renew_metadata(trace: &TraceReader, done: &mut Recovered) -> Result<(), StoreError> {
+    let path = trace.dir.join(METADATA);
+    if trace.sidecar_damaged {
+        let old = describe(&trace.dir);
+        // Whole, or with something about events in it that would go.
+        if old.whole || old.strange > 0 {
+            return Ok(());
+        }
+    }
+    let processes: Vec<_> = trace.processes().iter().map(|p| p.process.clone()).collect();
+    let schemas = trace.schemas().iter().map(|(id, schema)| (*id, schema));
+    let text = metadata_text(trace.meta(), trace.clock(), &processes, schemas);
+    if is_content(&path, text.as_bytes()) {
+        return Ok(());
+    }
+    regular(&path)?;
+    if let Ok(file) = open_plain(&path) {
+        let failed = |error| StoreError::io(&path, "cannot keep a copy", error);
+        let len = file.metadata().map_err(failed)?.len();
+        keep(&file, 0..len, &kept(&trace.dir, METADATA)).map_err(failed)?;
+    }
+    replace(&path, text.as_bytes())?;
+    done.metadata_rewritten = true;
+    Ok(())
 }
 
 /// Locks the sidecar as a recorder does. A reader holds it for a moment only.

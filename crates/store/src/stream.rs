@@ -160,14 +160,15 @@ impl Stream {
                         continue;
                     }
                     if draft.events > 0 && draft.bytes.len() + record.len() > PACKET_SPLIT {
-                        let discarded = lost + self.malformed + malformed;
+                        // The run's losses are behind its last record.
+                        let discarded = self.lost + self.malformed + malformed;
                         let full = std::mem::replace(&mut draft, Draft::start(Vec::new(), 0));
                         draft.last = full.last;
                         let context = Context { uuid, cpu: packet.cpu, begin: packet.begin };
                         let before = done.events;
                         let put = self.put(context, discarded, full, scratch, done);
                         if put.is_ok() || done.events > before {
-                            self.count(lost, &mut malformed, done);
+                            self.count(self.lost, &mut malformed, done);
                         }
                         put?;
                     }

@@ -16,7 +16,7 @@
 
 use crate::error::{ErrorKind, StoreError};
 use crate::file::{AppendFile, GROWN, identity, replace};
-use crate::meta::{ClockInfo, Loss, Recorder, StreamKind, StreamName, TraceMeta};
+use crate::meta::{ClockInfo, Loss, Recorder, StreamName, TraceMeta};
 use crate::packet::StreamClass;
 use crate::sidecar::{self, FactRef, SIDECAR, Total};
 use crate::stream::Stream;
@@ -371,11 +371,7 @@ impl TraceWriter {
                     return Ok(Appended::default());
                 }
                 let file = AppendFile::create(self.dir.join(stream.to_string()))?;
-                let instance = match stream.kind {
-                    StreamKind::Cpu => u64::from(stream.index),
-                    StreamKind::Portable => 1 << 32 | u64::from(stream.index),
-                };
-                entry.insert(Stream::new(file, StreamClass::Events, instance))
+                entry.insert(Stream::new(file, StreamClass::Events, stream.instance()))
             }
         };
         entry.used = self.turn;

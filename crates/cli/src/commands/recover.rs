@@ -25,13 +25,15 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<Exit> {
     for problem in &recovered.remaining {
         note!("warning: {}", escape(problem.to_string().as_bytes()));
     }
-    // The trace is as whole as it gets, and readers read it.
+    // The trace is as whole as it gets, and readers read it: with the same status as this.
     let damaged = recovered.damaged();
     if damaged > 0 {
         let bytes = plural(damaged, "byte");
         let what = "of damaged data were cut, perhaps with events in them; .cut-* files have them";
         note!("warning: {bytes} {what}");
     }
-    let whole = damaged == 0 && recovered.remaining.iter().all(|problem| problem.notice);
+    let whole = recovered.finished
+        && damaged == 0
+        && recovered.remaining.iter().all(|problem| problem.notice);
     Ok(super::summary::read_status(!whole))
 }

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::names;
 use crate::out::{Out, note};
 use crate::recorder::sink::store_failure;
-use crate::text::escape;
+use crate::text::{escape, plural};
 use owlet_analyze::{Trace, json, text};
 use owlet_wire::filter::Filter;
 use serde_json::json;
@@ -45,6 +45,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
         for line in doubts::of_trace(filter, &trace, events.counts().kept)? {
             note!("warning: --where: {line}");
         }
+    }
+    if events.lost_at_end() > 0 {
+        note!("lost {} behind the last one of their ring", plural(events.lost_at_end(), "event"));
     }
     tell_losses(&trace);
     loss_hints(&trace);

@@ -40,6 +40,8 @@ pub(crate) struct Sink {
     trace: Option<TraceWriter>,
     /// Writing has failed: what is drained from now on is only counted.
     broken: bool,
+    /// Why what is drained from now on is lost: the directory takes no more, or somebody changed it.
+    cause: &'static str,
     /// Something of what was written is gone, and has been counted.
     recounted: bool,
     dir: PathBuf,
@@ -81,6 +83,7 @@ impl Sink {
             cursor: LogCursor::default(),
             trace: Some(trace),
             broken: false,
+            cause: NOT_WRITTEN,
             recounted: false,
             dir: dir.to_owned(),
             losses: Losses::default(),
@@ -173,7 +176,7 @@ impl Sink {
             trace.dir().clone_into(&mut self.dir);
         }
         if checked.is_err() {
-            (self.broken, self.recounted) = (true, true);
+            (self.broken, self.recounted, self.cause) = (true, true, REMOVED);
             self.recount();
         }
         checked
@@ -218,6 +221,7 @@ impl Sink {
                     ring.drained.events = ring.drained.events.saturating_sub(written);
                 }
                 self.events += written;
+                self.blame(&error);
                 self.forget(at);
                 return Err(error);
             }
@@ -259,10 +263,16 @@ impl Sink {
         Ok(())
     }
 
+    fn blame(&mut self, error: &StoreError) {
+        if error.kind == ErrorKind::Changed {
+            self.cause = REMOVED;
+        }
+    }
+
     /// Counts what rings from `from` on have given up and nobody will write.
     fn forget(&mut self, from: usize) {
         for ring in self.rings.iter_mut().skip(from) {
-            self.losses.add(ring.stream, NOT_WRITTEN, ring.drained.events);
+            self.losses.add(ring.stream, self.cause, ring.drained.events);
             ring.drained.events = 0;
         }
     }
@@ -282,6 +292,7 @@ impl Sink {
                 Ok(()) => counter.map_or((), |counter| *counter += 1),
                 Err(error) if error.kind == ErrorKind::Invalid => self.bad_entries += 1,
                 Err(error) => {
+                    self.blame(&error);
                     self.forget(0);
                     return Err(error);
                 }

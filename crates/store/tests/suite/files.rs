@@ -535,3 +535,55 @@ fn summary_is_true() {
         fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
     assert_eq!((summary.events, summary.malformed, summary.bytes), (10, 0, bytes));
 }
+
+/// A packet's count is as of its end: what it adds is behind its events, and the last of it at the end.
+#[test]
+fn losses_stand_where_they_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(dir.path(), &meta()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    for (at, lost) in [0, 5, 5, 12].into_iter().enumerate() {
+        let mut run = Vec::new();
+        for seq in 0..3 {
+            let time = 1000 + 10 * at as u64 + seq;
+            push(&mut run, time, 1, 101, &tick_payload(10 * at as u64 + seq, b""));
+        }
+        let _ = writer.append_packet(StreamName::cpu(0), &packet(&run, 0, 2000, lost)).unwrap();
+    }
+    writer.finish().unwrap();
+    let trace = TraceReader::open(dir.path()).unwrap();
+    let mut events = trace.events(0).unwrap();
+    let mut marks = Vec::new();
+    while let Some(event) = events.next_event() {
+        if event.discarded > 0 {
+            marks.push((event.header.time, event.discarded));
+        }
+    }
+    assert_eq!((marks, events.discarded_at_end()), (vec![(1020, 5)], 7));
+}
+
+/// A run too long for one packet: its losses are behind the last.
+#[test]
+fn losses_of_a_long_run_are_behind_all_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(dir.path(), &meta()).unwrap();
+    writer.add_schema(1, &tick()).unwrap();
+    let mut run = Vec::new();
+    for seq in 0..60_000 {
+        push(&mut run, 1000 + seq, 1, 101, &tick_payload(seq, b""));
+    }
+    for (at, lost) in [(0, 9), (1, 9)] {
+        let run = if at == 0 { &run[..] } else { &run[run.len() - 40..] };
+        let _ = writer.append_packet(StreamName::cpu(0), &packet(run, 0, 99_000, lost)).unwrap();
+    }
+    writer.finish().unwrap();
+    let trace = TraceReader::open(dir.path()).unwrap();
+    assert!(trace.streams()[0].packets > 3);
+    let mut events = trace.events(0).unwrap();
+    let mut at = 0;
+    while let Some(event) = events.next_event() {
+        assert_eq!(event.discarded, if at == 60_000 { 9 } else { 0 }, "event {at}");
+        at += 1;
+    }
+    assert_eq!((at, events.discarded_at_end()), (60_001, 0));
+}
