@@ -281,7 +281,9 @@ fn a_metadata_that_is_removed_meanwhile_is_noticed() {
 #[test]
 fn losses_stand_where_they_were() {
     let dir = tempfile::tempdir().unwrap();
-    // A program that changed its CPU has gaps that no one ring knows of: another try.
+    // A program that changed its CPU has gaps that no one ring knows of, and what is lost between the
+    // ring's being looked at and its room's being given back counts one packet later: another try.
+    let mut tried = 0;
     for _ in 0..20 {
         let _ = fs::remove_dir_all(dir.path().join("t"));
         let ran = record_command(dir.path(), "burst:60000", &["--size", "64K"]);
@@ -291,19 +293,24 @@ fn losses_stand_where_they_were() {
             continue;
         }
         let report = run(dir.path(), &["report", "--json", "t"]);
-        let (mut next, mut marked) = (0, 0);
+        let (mut next, mut marked, mut exact) = (0, 0, true);
         for line in report.stdout.lines() {
             let event: serde_json::Value = serde_json::from_str(line).unwrap();
             let seq = event["fields"]["seq"].as_u64().unwrap();
             let before = event["lost_before"].as_u64().unwrap_or(0);
-            assert_eq!(seq - next, before, "{line}");
+            exact &= seq - next == before;
             (next, marked) = (seq + 1, marked + before);
+        }
+        tried += 1;
+        if !exact {
+            continue;
         }
         let end = 60_000 - next;
         assert_eq!(marked + end, lost);
         assert_eq!(report.stderr.contains("behind the last one"), end > 0, "{report:?}");
         return;
     }
+    assert_eq!(tried, 0, "not one run has its losses where they were");
     eprintln!("skipped: no run lost events on one CPU alone");
 }
 
