@@ -403,7 +403,7 @@ fn resident() -> Result<[u64; 2]> {
 }
 
 /// Knobs -> ns on the wall, CPU ns, grace periods, KiB at most, on average and by rcuscale's formula,
-/// mean and greatest age in ns, bytes that the domain held at most, its grace periods asked for.
+/// mean and greatest age in ns, bytes that the domain held at most.
 fn run<const N: usize, W: Way<N>>(numbers: &[u64]) -> Result<Vec<u64>> {
     let &[producers, objects, readers, hold_ns, stuck_ns, cap, pace_ns] = numbers else {
         bail!("takes PRODUCERS OBJECTS READERS HOLD_NS STUCK_NS CAP PACE_NS")
@@ -470,20 +470,9 @@ fn run<const N: usize, W: Way<N>>(numbers: &[u64]) -> Result<Vec<u64>> {
     let mean = samples.iter().sum::<u64>() / samples.len().max(1) as u64;
     let age = sum(|shard| &shard.age) / sum(|shard| &shard.sampled).max(1);
     let oldest = FREED.iter().map(|shard| shard.oldest.load(Ordering::Relaxed)).max().unwrap_or(0);
-    let retired = DOMAIN.retire_stats();
+    let held = DOMAIN.retire_stats().peak_bytes;
     let footprint = rcuscale(&samples);
-    Ok(vec![
-        took,
-        cpu,
-        periods,
-        peak,
-        mean,
-        footprint,
-        age,
-        oldest,
-        retired.peak_bytes,
-        retired.asked,
-    ])
+    Ok(vec![took, cpu, periods, peak, mean, footprint, age, oldest, held])
 }
 
 /// rcuscale's footprint: a running mean, (mean + now) / 2, at each quarter of the run.

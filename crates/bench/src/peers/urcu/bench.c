@@ -481,7 +481,7 @@ static size_t call_rcu_run(uint64_t size, uint64_t *numbers, size_t count)
 		footprint = (footprint + samples[taken * quarter / 4]) / 2;
 	uint64_t answer[] = {
 		took, cpu, 0, resident("VmHWM:") - before, taken ? sum / taken : 0, footprint,
-		flood.sampled ? flood.age / flood.sampled : 0, flood.oldest, 0, 0,
+		flood.sampled ? flood.age / flood.sampled : 0, flood.oldest, 0,
 	};
 	memcpy(numbers, answer, sizeof answer);
 	return sizeof answer / sizeof *answer;
