@@ -125,6 +125,26 @@ fn limit(target: &Target, resource: Resource, to: u64) {
     prlimit(pid, resource, Rlimit { current: Some(to), maximum: Some(to) }).unwrap();
 }
 
+/// The lowest descriptor that a process does not use, once that has stayed the same for a while: an agent that
+/// has just started opens some for a moment.
+fn lowest_free(target: &Target) -> u64 {
+    let look = || {
+        let open: Vec<u64> = std::fs::read_dir(format!("/proc/{}/fd", target.pid()))
+            .unwrap()
+            .map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap())
+            .collect();
+        (0..).find(|fd| !open.contains(fd)).unwrap()
+    };
+    let (mut free, mut same) = (look(), 0);
+    while same < 20 {
+        sleep(Duration::from_millis(10));
+        let now = look();
+        same = if now == free { same + 1 } else { 0 };
+        free = now;
+    }
+    free
+}
+
 #[test]
 fn a_process_without_a_descriptor_left_is_told_by_its_limit() {
     let dir = tempfile::tempdir().unwrap();
@@ -133,11 +153,7 @@ fn a_process_without_a_descriptor_left_is_told_by_its_limit() {
         (1, "refuses: it has reached its limit on open files, "),
     ] {
         let target = Target::start("paced:100");
-        let open: Vec<u64> = std::fs::read_dir(format!("/proc/{}/fd", target.pid()))
-            .unwrap()
-            .map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap())
-            .collect();
-        let free = (0..).find(|fd| !open.contains(fd)).unwrap();
+        let free = lowest_free(&target);
         limit(&target, Resource::Nofile, free + more);
         let ran = run(dir.path(), &["record", "-p", &target.pid(), "--duration", "1s"]);
         assert!(ran.code == 5 && ran.stderr.contains(want), "{more}: {ran:?}");
