@@ -6,12 +6,12 @@
 //!
 //! | eagerness | first | then sleeps |
 //! |---|---|---|
-//! | hurried | spins and yields for some 100 us | age / 1024, from 10 us to 500 us |
-//! | normal, younger than 20 ms | three short spins | age / 1024, from 10 us |
+//! | hurried | spins and yields for some 100 us | age / 2048, from 4 us to 500 us |
+//! | normal, younger than 20 ms | three short spins | age / 2048, from 4 us |
 //! | normal, older | | age / 64, to 10 ms |
 //! | lazy (nobody waits) | three short spins | age / 8, from 50 us to 10 ms |
 //!
-//! How late a wait returns after the last reader has left is in `docs/comparison.md` (some 20 us, median);
+//! How late a wait returns after the last reader has left is in `docs/comparison.md` (some 12 us, median);
 //! the scheduler's part of that is most of it.
 //!
 //! Such sleeps mean nothing with the kernel's usual timer slack of 50 us, so the leader has its slack
@@ -59,11 +59,11 @@ pub(crate) fn pace(attempt: u32, age: u64, eagerness: Eagerness) -> Pace {
         Eagerness::Hurried => match attempt {
             0..HURRIED_SPINS => Pace::Spin,
             HURRIED_SPINS..HURRIED_YIELDS => Pace::Yield,
-            _ => sleep(1024, 10_000, 500_000),
+            _ => sleep(2048, 4_000, 500_000),
         },
         _ if attempt < SPINS => Pace::Spin,
         // A look costs some microseconds: so many are worth it only while the wait is short.
-        Eagerness::Normal if age < 20_000_000 => sleep(1024, 10_000, 10_000_000),
+        Eagerness::Normal if age < 20_000_000 => sleep(2048, 4_000, 10_000_000),
         Eagerness::Normal => sleep(64, 10_000, 10_000_000),
         Eagerness::Lazy => sleep(8, 50_000, 10_000_000),
     }

@@ -50,7 +50,7 @@
 //!
 //! # Measurements
 //! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-11-30, load 15 (`docs/comparison.md`): a read and the end of its guard
-//! 36 instructions, 2.9 ns, on 1, 2 and 8 threads; slow, 17 ns; a write pair in a burst 22 ns.
+//! 36 instructions, 2.8 ns, on 1, 2 and 8 threads; slow, 16 ns; a write pair in a burst 22 ns.
 //!
 //! # Modules
 //! - `protocol`: counting, and waiting for it (modelled). `seat`: one writer at a time (modelled).

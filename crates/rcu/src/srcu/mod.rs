@@ -123,7 +123,7 @@ impl Srcu {
     ///
     /// `membarrier` costs 0.7 us where nothing else runs and above 10 us where other CPUs of a virtual
     /// machine do. Where grace periods are frequent and readers are rare, the other way is cheaper: two
-    /// atomic instructions per section (16 ns in all, some five times the price of [`Srcu::new`]'s), and a
+    /// atomic instructions per section (12 ns in all, some four times the price of [`Srcu::new`]'s), and a
     /// grace period of 0.07 us, or 1.3 us with a busy reader elsewhere (`docs/comparison.md`).
     #[must_use]
     pub const fn fenced(name: &'static str) -> Self {
