@@ -83,8 +83,9 @@
 //! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, glibc 2.36, 2026-11-30, load 17 to 20, `owlet-bench defer-free --small`
 //! (`bench/results`): an object costs 55 ns of CPU, allocation included, where freeing it at once costs 22 to 26;
 //! with readers always inside 120 to 140, most of it in the allocator, whose lists have left the cache. It waits
-//! for 1.3 to 2 grace periods of 5 to 10 ms, at most 4.1. With a cap of 64 MB and a reader stuck for a
-//! second 64.4 to 64.7 MB are resident.
+//! for 1.3 to 2 grace periods of 5 to 10 ms, at most 4.1, with two producers; with sixteen on those two CPUs
+//! for 2.9 to 5.7, at most 12. With a cap of 64 MB and a reader stuck for a second 64.4 to 64.7 MB are
+//! resident.
 
 #[cfg(not(loom))]
 mod arch;
