@@ -67,6 +67,7 @@ const ALL: &[&str] = &[
     "crossbeam-epoch",
     "seize",
     "call-rcu",
+    "malloc",
     "floor",
 ];
 const STUCK: &[&str] = &["domain", "pool", "crossbeam-epoch", "seize", "call-rcu"];

@@ -8,6 +8,7 @@
 //! | `two-batches` | before, B: two batches for each producer, queued as work that waits for a grace period |
 //! | `pool`, `domain` | after: blocks with cookies |
 //! | `crossbeam-epoch`, `seize` | peers; `call_rcu` of liburcu is in `urcu/bench.c` |
+//! | `malloc` | freed as late and in batches as `domain` does, without protection: the allocator's share |
 //! | `floor` | freed at once: no protection |
 
 use crate::harness::inner::pin;
@@ -15,18 +16,16 @@ use crate::harness::serve::{Case, clock};
 use anyhow::{Context, Result, bail};
 use owlet_rcu::free::{Backpressure, Limits, Pool};
 use owlet_rcu::{Head, Srcu};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Barrier, LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
-/// What is retired: a stamp for one object in [`SAMPLE`], and padding.
-#[repr(C)]
-pub(crate) struct Object<const N: usize> {
-    stamp: u64,
-    rest: [u64; N],
-}
+/// What is retired: `N` words, of which the first is a stamp for one object in [`SAMPLE`].
+#[repr(transparent)]
+pub(crate) struct Object<const N: usize>([u64; N]);
 
 /// One object in so many tells for how long it waited.
 const SAMPLE: u64 = 256;
@@ -34,7 +33,6 @@ const SHARDS: usize = 64;
 
 /// Freed objects, the sampled ones, and their ages in ns; by thread, so that counting costs little.
 #[repr(align(128))]
-#[derive(Default)]
 struct Shard {
     freed: AtomicU64,
     sampled: AtomicU64,
@@ -42,8 +40,18 @@ struct Shard {
     oldest: AtomicU64,
 }
 
-static FREED: LazyLock<[Shard; SHARDS]> =
-    LazyLock::new(|| std::array::from_fn(|_| Shard::default()));
+impl Shard {
+    const fn new() -> Self {
+        Self {
+            freed: AtomicU64::new(0),
+            sampled: AtomicU64::new(0),
+            age: AtomicU64::new(0),
+            oldest: AtomicU64::new(0),
+        }
+    }
+}
+
+static FREED: [Shard; SHARDS] = [const { Shard::new() }; SHARDS];
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -58,8 +66,9 @@ impl<const N: usize> Drop for Object<N> {
             count.store(count.load(Ordering::Relaxed) + n, Ordering::Relaxed);
         };
         add(&shard.freed, 1);
-        if self.stamp != 0 {
-            let age = clock(libc::CLOCK_MONOTONIC).saturating_sub(self.stamp);
+        let [stamp, ..] = self.0.as_slice() else { return };
+        if *stamp != 0 {
+            let age = clock(libc::CLOCK_MONOTONIC).saturating_sub(*stamp);
             add(&shard.sampled, 1);
             add(&shard.age, age);
             shard.oldest.fetch_max(age, Ordering::Relaxed);
@@ -100,10 +109,18 @@ trait Way<const N: usize>: 'static {
     }
 }
 
-/// Boxes an object, with a stamp if it is one of the sample.
+/// Boxes an object, with a stamp if it is one of the sample. Written in place, word by word: built on the
+/// stack and copied it stalls on its own stores, for as long as the allocator takes.
+#[inline(always)]
 fn new<const N: usize>(i: u64) -> *mut Object<N> {
     let stamp = if i.is_multiple_of(SAMPLE) { clock(libc::CLOCK_MONOTONIC) } else { 0 };
-    Box::into_raw(Box::new(Object { stamp, rest: [i; N] }))
+    let mut words = Box::<[u64; N]>::new_uninit();
+    // SAFETY: words without contents may be anything.
+    let room: &mut [MaybeUninit<u64>; N] = unsafe { &mut *words.as_mut_ptr().cast() };
+    for (n, word) in room.iter_mut().enumerate() {
+        word.write(if n == 0 { stamp } else { i });
+    }
+    Box::into_raw(words).cast()
 }
 
 struct Floor;
@@ -119,29 +136,68 @@ impl<const N: usize> Way<N> for Floor {
     }
 }
 
-struct ByPool;
-static POOL_24: Pool<Object<2>> = Pool::new(&DOMAIN);
-static POOL_64: Pool<Object<7>> = Pool::new(&DOMAIN);
+/// What `domain` takes beyond it is the library's.
+struct Later;
+/// Objects of a batch, and batches that wait.
+const BATCH: usize = 251;
+const BATCHES: usize = 2 * 16;
 
-impl Way<2> for ByPool {
+struct Ring {
+    batches: [Vec<*mut ()>; BATCHES],
+    at: usize,
+}
+
+impl<const N: usize> Way<N> for Later {
+    type Thread = Ring;
+
+    fn thread() -> Ring {
+        Ring { batches: std::array::from_fn(|_| Vec::with_capacity(BATCH)), at: 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn retire(ring: &mut Ring, object: NonNull<Object<N>>) {
+        let Some(batch) = ring.batches.get_mut(ring.at) else { return };
+        batch.push(object.as_ptr().cast());
+        if batch.len() == BATCH {
+            ring.at = (ring.at + 1) % BATCHES;
+            for at in ring.batches[ring.at].drain(..) {
+                // SAFETY: the caller's, when it was put in.
+                unsafe { free_object::<N>(at) };
+            }
+        }
+    }
+
+    fn finish(ring: Ring) {
+        for at in ring.batches.into_iter().flatten() {
+            // SAFETY: as in `retire`.
+            unsafe { free_object::<N>(at) };
+        }
+    }
+}
+
+struct ByPool;
+static POOL_24: Pool<Object<3>> = Pool::new(&DOMAIN);
+static POOL_64: Pool<Object<8>> = Pool::new(&DOMAIN);
+
+impl Way<3> for ByPool {
     type Thread = ();
 
     fn thread() {}
 
     #[inline(always)]
-    unsafe fn retire((): &mut (), object: NonNull<Object<2>>) {
+    unsafe fn retire((): &mut (), object: NonNull<Object<3>>) {
         // SAFETY: the caller's.
         unsafe { POOL_24.retire_raw(object) };
     }
 }
 
-impl Way<7> for ByPool {
+impl Way<8> for ByPool {
     type Thread = ();
 
     fn thread() {}
 
     #[inline(always)]
-    unsafe fn retire((): &mut (), object: NonNull<Object<7>>) {
+    unsafe fn retire((): &mut (), object: NonNull<Object<8>>) {
         // SAFETY: the caller's.
         unsafe { POOL_64.retire_raw(object) };
     }
@@ -415,7 +471,6 @@ fn run<const N: usize, W: Way<N>>(numbers: &[u64]) -> Result<Vec<u64>> {
     }
     PACE_NS.store(knobs.pace_ns, Ordering::Relaxed);
     W::prepare();
-    LazyLock::force(&FREED);
     let done = AtomicU64::new(0);
     let (stop, ready) = (AtomicBool::new(false), Barrier::new(knobs.producers as usize + 1));
     let [before, _] = resident()?;
@@ -499,21 +554,23 @@ fn produce<const N: usize, W: Way<N>>(objects: u64) {
 /// The cases: 24 bytes (rcuscale's) and 64 (the floods').
 pub(crate) fn cases() -> Result<Vec<Case>> {
     Ok(vec![
-        Case::call("floor-24", run::<2, Floor>),
-        Case::call("floor-64", run::<7, Floor>),
-        Case::call("pool-24", run::<2, ByPool>),
-        Case::call("pool-64", run::<7, ByPool>),
-        Case::call("domain-24", run::<2, ByDomain>),
-        Case::call("domain-64", run::<7, ByDomain>),
-        Case::call("call-24", run::<2, ByCall>),
-        Case::call("call-64", run::<7, ByCall>),
-        Case::call("call-offloaded-24", run::<2, Offloaded>),
-        Case::call("call-offloaded-64", run::<7, Offloaded>),
-        Case::call("two-batches-24", run::<2, TwoBatches>),
-        Case::call("two-batches-64", run::<7, TwoBatches>),
-        Case::call("crossbeam-epoch-24", run::<2, Epoch>),
-        Case::call("crossbeam-epoch-64", run::<7, Epoch>),
-        Case::call("seize-24", run::<2, Seize>),
-        Case::call("seize-64", run::<7, Seize>),
+        Case::call("floor-24", run::<3, Floor>),
+        Case::call("floor-64", run::<8, Floor>),
+        Case::call("malloc-24", run::<3, Later>),
+        Case::call("malloc-64", run::<8, Later>),
+        Case::call("pool-24", run::<3, ByPool>),
+        Case::call("pool-64", run::<8, ByPool>),
+        Case::call("domain-24", run::<3, ByDomain>),
+        Case::call("domain-64", run::<8, ByDomain>),
+        Case::call("call-24", run::<3, ByCall>),
+        Case::call("call-64", run::<8, ByCall>),
+        Case::call("call-offloaded-24", run::<3, Offloaded>),
+        Case::call("call-offloaded-64", run::<8, Offloaded>),
+        Case::call("two-batches-24", run::<3, TwoBatches>),
+        Case::call("two-batches-64", run::<8, TwoBatches>),
+        Case::call("crossbeam-epoch-24", run::<3, Epoch>),
+        Case::call("crossbeam-epoch-64", run::<8, Epoch>),
+        Case::call("seize-24", run::<3, Seize>),
+        Case::call("seize-64", run::<8, Seize>),
     ])
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`OBJECTS`] | address, function | calling the function with the address |
 //! | [`LAYOUTS`] | address, layout | the global allocator: nothing is dropped |
-//! | [`POOL`] | address | the pool's function, which is the same for all |
+//! | [`POOL`] | address | the pool's [`Ways`], which are the same for all |
 //!
 //! | word | written by | meaning |
 //! |---|---|---|
@@ -17,7 +17,7 @@
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use owlet_sys::memory::Mapping;
 
@@ -26,6 +26,49 @@ use super::queue::Link;
 
 /// How an object is freed.
 pub(crate) type Free = unsafe fn(*mut ());
+
+/// What is done with all of a pool's objects in a block: compiled for their type, so that a call is made
+/// for a block and not for each of them.
+pub(crate) type Bulk = unsafe fn(Batch<'_>);
+
+/// What can be done with a pool's objects.
+#[derive(Debug)]
+pub(crate) struct Ways {
+    /// Frees them.
+    pub(crate) free: Bulk,
+}
+
+/// Objects that somebody has in hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch<'b> {
+    items: &'b [AtomicUsize],
+    /// Those that are done with: what a panic leaves for the next round.
+    done: &'b AtomicUsize,
+    /// A pool's function, if it has one.
+    pub(crate) free: Option<Free>,
+}
+
+impl Batch<'_> {
+    /// Calls `each` with the words of each object that is not done with. Whatever panics is.
+    #[inline(always)]
+    pub(crate) fn each<const WORDS: usize>(self, mut each: impl FnMut(*mut (), usize)) {
+        let mut at = self.done.load(Ordering::Relaxed);
+        while let Some(item) = self.items.get(at * WORDS..(at + 1) * WORDS) {
+            if let Some(ahead) = self.items.get((at + AHEAD) * WORDS) {
+                prefetch(ahead.load(Ordering::Relaxed));
+            }
+            at += 1;
+            self.done.store(at, Ordering::Relaxed);
+            let [first, rest @ ..] = item else { return };
+            let first = first.load(Ordering::Relaxed);
+            let second = rest.first().map_or(0, |word| word.load(Ordering::Relaxed));
+            let object = core::ptr::with_exposed_provenance_mut::<()>(first);
+            if !super::twice::forget(object) {
+                each(object, second);
+            }
+        }
+    }
+}
 
 /// Kinds of free, each with blocks of its own.
 pub(crate) const KINDS: usize = 3;
@@ -56,13 +99,12 @@ pub(crate) struct Block {
     pub(crate) stamp: AtomicU64,
     /// When it was opened, and then when it was closed: monotonic ns.
     pub(crate) since: AtomicU64,
-    /// A pool's [`Free`].
-    free: AtomicPtr<()>,
     pub(crate) kind: AtomicU32,
     /// See `tally`.
     pub(crate) generation: AtomicU32,
     /// Objects freed so far: what a panic leaves for the next round.
     done: AtomicUsize,
+    _line: u64,
     items: [AtomicUsize; WORDS],
 }
 
@@ -121,9 +163,7 @@ impl Block {
     }
 
     /// Prepares an empty block that the caller has to itself.
-    pub(crate) fn prepare(&self, kind: usize, free: Option<Free>, now: u64) {
-        let free = free.map_or(core::ptr::null_mut(), |free| free as *mut ());
-        self.free.store(free, Ordering::Relaxed);
+    pub(crate) fn prepare(&self, kind: usize, now: u64) {
         self.kind.store(kind as u32, Ordering::Relaxed);
         self.since.store(now, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
@@ -164,51 +204,29 @@ impl Block {
     /// Frees the objects that have not been freed yet. Whatever panics has been freed.
     ///
     /// # Safety
-    /// The caller has the block to itself, and the grace period of its last object is over.
-    pub(crate) unsafe fn free_objects(&self) {
+    /// The caller has the block to itself, and the grace period of its last object is over; `ways` and
+    /// `free` are those of the pool whose block it is.
+    pub(crate) unsafe fn free_objects(&self, ways: Option<&Ways>, free: Option<Free>) {
         let (kind, objects) = (self.kind(), self.objects());
-        let words = Self::words(kind);
-        let free = self.free.load(Ordering::Relaxed);
-        let live = self.items.get(..objects * words).unwrap_or_default();
-        loop {
-            let done = self.done.load(Ordering::Relaxed);
-            let Some(item) = live.get(done * words..).filter(|rest| !rest.is_empty()) else {
-                break;
-            };
-            self.done.store(done + 1, Ordering::Relaxed);
-            if let Some(ahead) = live.get((done + AHEAD) * words) {
-                prefetch(ahead.load(Ordering::Relaxed));
-            }
-            let [first, rest @ ..] = item else { break };
-            let at = core::ptr::with_exposed_provenance_mut::<()>(first.load(Ordering::Relaxed));
-            if super::twice::forget(at) {
-                continue;
-            }
-            let second = rest.first().map_or(0, |word| word.load(Ordering::Relaxed));
-            // SAFETY: the caller's; the words are an object of this kind, by whoever put it in.
-            unsafe { free_one(kind, free, at, second) };
+        let items = self.items.get(..objects * Self::words(kind)).unwrap_or_default();
+        let batch = Batch { items, done: &self.done, free };
+        match (kind, ways) {
+            // SAFETY: the caller's; the words are a pool's objects, by whoever put them in.
+            (POOL, Some(ways)) => unsafe { (ways.free)(batch) },
+            (POOL, None) => {}
+            (LAYOUTS, _) => batch.each::<2>(|at, layout| {
+                // SAFETY: the caller's; from the global allocator, with that layout.
+                unsafe { std::alloc::dealloc(at.cast(), unpack(layout)) };
+            }),
+            _ => batch.each::<2>(|at, free| {
+                let free = core::ptr::with_exposed_provenance_mut::<()>(free);
+                // SAFETY: a `Free` made a pointer by whoever retired the object.
+                let free = unsafe { core::mem::transmute::<*mut (), Free>(free) };
+                // SAFETY: the caller's.
+                unsafe { free(at) };
+            }),
         }
     }
-}
-
-/// Frees one object.
-///
-/// # Safety
-/// `at` and `second` are the words of an object of the kind; `free` is the pool's function.
-#[inline(always)]
-unsafe fn free_one(kind: usize, free: *mut (), at: *mut (), second: usize) {
-    if kind == LAYOUTS {
-        let layout = unpack(second);
-        // SAFETY: the caller's: from the global allocator, with that layout.
-        unsafe { std::alloc::dealloc(at.cast(), layout) };
-        return;
-    }
-    let free =
-        if kind == POOL { free } else { core::ptr::with_exposed_provenance_mut::<()>(second) };
-    // SAFETY: a `Free` made a pointer by `prepare` or by whoever retired the object.
-    let free = unsafe { core::mem::transmute::<*mut (), Free>(free) };
-    // SAFETY: the caller's.
-    unsafe { free(at) };
 }
 
 /// Objects that are looked at ahead of their turn.

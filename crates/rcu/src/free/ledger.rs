@@ -179,7 +179,7 @@ pub(super) fn bump(counter: &AtomicU64, n: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// The domain's own store; null until something is retired.
-    pub(super) store: AtomicPtr<Store>,
+    pub(super) store: Apart<AtomicPtr<Store>>,
     /// Bytes in closed blocks, of all stores of the domain.
     pub(super) bytes: AtomicU64,
     pub(super) peak: AtomicU64,
@@ -196,13 +196,18 @@ pub(crate) struct Ledger {
     backed_off_until: AtomicU64,
 }
 
+/// Alone on its lines: what is read for each object, beside what is written for each block.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Apart<T>(pub(super) T);
+
 /// For how long nothing is kept after a trim.
 const BACK_OFF_NS: u64 = 5_000_000_000;
 
 impl Ledger {
     pub(crate) const fn new() -> Self {
         Self {
-            store: AtomicPtr::new(core::ptr::null_mut()),
+            store: Apart(AtomicPtr::new(core::ptr::null_mut())),
             bytes: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             residency_max: AtomicU64::new(0),
@@ -237,7 +242,7 @@ impl Ledger {
     pub(crate) fn store(&self) -> Option<&'static Store> {
         // Acquire: pairs with the release of whoever made it.
         // SAFETY: null, or a store, which lives for ever.
-        unsafe { self.store.load(Ordering::Acquire).as_ref() }
+        unsafe { self.store.0.load(Ordering::Acquire).as_ref() }
     }
 
     pub(crate) fn set_limits(&self, limits: Limits) {

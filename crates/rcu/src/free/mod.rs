@@ -14,8 +14,10 @@
 //!
 //! *Closing*: when there is no room, in one more sequence, a fresh block takes the full one's place. Then
 //! the full one is its thread's alone; it takes a snapshot, books the bytes, and puts it into a queue.
-//! Then it frees up to two ready blocks, and asks for a grace period if four wait: leads it on the spot
-//! if nobody is inside, or else has the worker bring it about.
+//! Then it frees up to two ready blocks of its CPU's queue, and asks for a grace period if sixteen wait
+//! there: leads it on the spot if nobody is inside, or else has the worker bring it about. (Of its own
+//! queue: objects of other CPUs came from other threads' arenas. Freeing whatever is ready wherever it is
+//! doubled the cost of an object on two CPUs.)
 //!
 //! *The worker*: frees what producers left, brings about the grace periods that the rest waits for, and
 //! closes blocks that have been open for long ([`Limits::linger`]), so that a lone object is freed in

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::block::{Free, POOL, weight};
+use super::block::{Batch, Free, POOL, Ways, weight};
 use super::ledger::{self, RetireStats, bump};
 use super::put::{NoMemory, put_into, retired_twice};
 use super::reclaim::{help, is_freeing};
@@ -33,9 +33,9 @@ use crate::engine::EngineRef;
 /// ```
 pub struct Pool<'d, T: Send + 'static> {
     domain: &'d dyn Domain,
-    free: Free,
-    /// What is retired are boxes.
-    boxes: bool,
+    ways: &'static Ways,
+    /// `None`: what is retired are boxes.
+    free: Option<Free>,
     store: AtomicPtr<Store>,
     _objects: PhantomData<fn(T)>,
 }
@@ -44,7 +44,7 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
     /// A pool of boxes, freed after grace periods of `domain`.
     #[must_use]
     pub const fn new(domain: &'d dyn Domain) -> Self {
-        Self::with(domain, drop_box::<T>, true)
+        Self::with(domain, const { &Ways { free: drop_boxes::<T> } }, None)
     }
 
     /// A pool of objects that `free` frees.
@@ -53,12 +53,12 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
     /// `free` may be called on any thread with the address of whatever is retired to the pool.
     #[must_use]
     pub const unsafe fn new_with(domain: &'d dyn Domain, free: unsafe fn(*mut ())) -> Self {
-        Self::with(domain, free, false)
+        Self::with(domain, &Ways { free: call_each }, Some(free))
     }
 
-    const fn with(domain: &'d dyn Domain, free: Free, boxes: bool) -> Self {
+    const fn with(domain: &'d dyn Domain, ways: &'static Ways, free: Option<Free>) -> Self {
         let store = AtomicPtr::new(core::ptr::null_mut());
-        Self { domain, free, boxes, store, _objects: PhantomData }
+        Self { domain, ways, free, store, _objects: PhantomData }
     }
 
     /// Frees a box after a grace period. Only for pools made by [`Pool::new`] (panics otherwise).
@@ -66,7 +66,7 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
     /// As [`Srcu::retire`](crate::Srcu::retire) in all else.
     #[inline]
     pub fn retire(&self, object: Box<T>) {
-        assert!(self.boxes, "a box is retired to a pool of something else");
+        assert!(self.free.is_none(), "a box is retired to a pool of something else");
         // SAFETY: a box, as the pool wants it, and ours.
         unsafe { self.retire_raw(NonNull::from(Box::leak(object))) };
     }
@@ -124,8 +124,9 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
         };
         if !put() {
             twice::forget(at);
-            // SAFETY: the caller's.
-            free_inline(self.domain.engine(), || unsafe { (self.free)(at) }, put);
+            // SAFETY: the caller's: a box, or what the pool's function frees.
+            let free = || unsafe { self.free.unwrap_or(drop_box::<T>)(at) };
+            free_inline(self.domain.engine(), free, put);
         }
     }
 
@@ -144,7 +145,7 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
         let engine = self.domain.engine();
         // The domain's own first: the worker looks there.
         super::put::store_of(engine)?;
-        let mine = store::claim(engine, Some(self.free))?;
+        let mine = store::claim(engine, Some((self.ways, self.free)))?;
         let (null, at) = (core::ptr::null_mut(), core::ptr::from_ref(mine).cast_mut());
         match self.store.compare_exchange(null, at, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Some(mine),
@@ -178,6 +179,26 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
         let engine: EngineRef = self.domain.engine();
         let passed = |cookie| engine.poll(crate::seq::Cookie(cookie));
         ledger::stats(&engine.0.free, self.made().into_iter(), passed)
+    }
+}
+
+/// Frees boxes.
+///
+/// # Safety
+/// The batch is of boxes of `T` whose grace period is over, and the caller's alone.
+unsafe fn drop_boxes<T>(batch: Batch<'_>) {
+    // SAFETY: the caller's.
+    batch.each::<1>(|at, _| unsafe { drop_box::<T>(at) });
+}
+
+/// Calls a pool's function with each object.
+///
+/// # Safety
+/// As [`drop_boxes`], with what that function frees.
+unsafe fn call_each(batch: Batch<'_>) {
+    if let Some(free) = batch.free {
+        // SAFETY: the caller's.
+        batch.each::<1>(|at, _| unsafe { free(at) });
     }
 }
 

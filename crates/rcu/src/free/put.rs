@@ -72,7 +72,7 @@ unsafe fn put_slow<const KIND: usize>(
 
 /// The domain's store; made when first asked for.
 pub(super) fn store_of(engine: EngineRef) -> Option<&'static Store> {
-    let place = &engine.0.free.store;
+    let place = &engine.0.free.store.0;
     if let Some(store) = engine.0.free.store() {
         return Some(store);
     }

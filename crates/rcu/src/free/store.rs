@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //! 1. Stores are never unmapped; a reference to one is valid for ever.
-//! 2. `area`, `cpus`, `seq`, `engine` and `free` change only while nobody can put anything in.
+//! 2. `area`, `cpus`, `seq`, `engine`, `ways` and `free` change only while nobody can put anything in.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{
@@ -23,7 +23,7 @@ use owlet_percpu::{Backend, backend};
 use owlet_sys::clock::monotonic_ns;
 use owlet_sys::memory::Mapping;
 
-use super::block::{Block, Free, KINDS};
+use super::block::{Block, Free, KINDS, Ways};
 use super::lanes::Lane;
 use super::ledger::Counts;
 use super::queue::{Link, Queue};
@@ -46,7 +46,8 @@ pub(crate) struct Store {
     /// The domain's sequence number.
     seq: AtomicPtr<u64>,
     engine: AtomicPtr<Engine>,
-    /// A pool's function.
+    /// A pool's.
+    ways: AtomicPtr<Ways>,
     free: AtomicPtr<()>,
     used: AtomicU32,
     /// See [`Store::arm`].
@@ -97,11 +98,17 @@ pub(super) fn of(engine: EngineRef) -> impl Iterator<Item = &'static Store> {
     all().filter(move |store| store.belongs_to(engine))
 }
 
-/// A store for the objects of `engine`'s domain; those of a pool are freed by `free`. `None` if there is
-/// no memory. (`&'static Store` is a pointer good for the lanes too: see [`Store::lanes`].)
-pub(super) fn claim(engine: EngineRef, free: Option<Free>) -> Option<&'static Store> {
+/// A store for the objects of `engine`'s domain, or of a pool with what can be done with them and its
+/// function. `None` if there is no memory. (`&'static Store` is a pointer good for the lanes too: see [`Store::lanes`].)
+pub(super) fn claim(
+    engine: EngineRef,
+    pool: Option<(&'static Ways, Option<Free>)>,
+) -> Option<&'static Store> {
     let store = all().find(|store| store.retake()).or_else(map)?;
-    let free = free.map_or(core::ptr::null_mut(), |free| free as *mut ());
+    let (ways, free) = pool.unzip();
+    let ways = ways.map_or(core::ptr::null(), core::ptr::from_ref);
+    store.ways.store(ways.cast_mut(), Ordering::Relaxed);
+    let free = free.flatten().map_or(core::ptr::null_mut(), |free| free as *mut ());
     store.free.store(free, Ordering::Relaxed);
     store.engine.store(core::ptr::from_ref(engine.0).cast_mut(), Ordering::Relaxed);
     store.seq.store(engine.0.seq_at().cast_mut(), Ordering::Relaxed);
@@ -182,8 +189,14 @@ impl Store {
         unsafe { self.engine.load(Ordering::Relaxed).as_ref() }.map(EngineRef)
     }
 
+    /// What can be done with a pool's objects.
+    pub(super) fn ways(&self) -> Option<&'static Ways> {
+        // SAFETY: null, or what `claim` was given.
+        unsafe { self.ways.load(Ordering::Relaxed).as_ref() }
+    }
+
     /// A pool's function.
-    fn free(&self) -> Option<Free> {
+    pub(super) fn free(&self) -> Option<Free> {
         let free = self.free.load(Ordering::Relaxed);
         // SAFETY: null, or what `claim` made of a `Free`.
         (!free.is_null()).then(|| unsafe { core::mem::transmute::<*mut (), Free>(free) })
@@ -226,7 +239,7 @@ impl Store {
         let block = spare.map(NonNull::cast).or_else(Block::map)?;
         // SAFETY: a block that was just taken or made, ours alone.
         let inner: &Block = unsafe { block.as_ref() };
-        inner.prepare(kind, self.free(), monotonic_ns());
+        inner.prepare(kind, monotonic_ns());
         inner.generation.store(self.tally.open(), Ordering::Relaxed);
         // Mutant M7: the moment is that of the first object, not of the last.
         if owlet_percpu::planted!("M7")
