@@ -20,6 +20,7 @@
 //! | [`rseq`] | where the C library put this thread's restartable-sequence area |
 //! | [`event`] | eventfd: a counter that `poll` can see |
 //! | [`futex`] | sleeping and waking, private and shared |
+//! | [`executable`] | memory for machine code, never writable and executable at once |
 //! | [`memory`] | memfd, seals, mappings (single, mirrored), memory wiped in a forked child |
 //! | [`clock`] | monotonic and real time, TSC, its usability and calibration |
 //! | [`topology`] | possible CPUs |
@@ -35,6 +36,7 @@ mod choke;
 pub mod clock;
 mod error;
 pub mod event;
+pub mod executable;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod fork;

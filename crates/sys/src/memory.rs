@@ -24,7 +24,23 @@ pub fn page_size() -> usize {
 /// # Errors
 /// `EMFILE`, `ENFILE`, `ENOMEM`, `ENOSYS`.
 pub fn memfd_create(name: &CStr) -> Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    memfd(name, 0)
+}
+
+/// As [`memfd_create`], for a file that may be mapped executable. Where the kernel forbids that by
+/// default (`vm.memfd_noexec`, Linux 6.3), one asks for it; older kernels do not know the question.
+///
+/// # Errors
+/// As [`memfd_create`]; `EACCES` (`vm.memfd_noexec` is 2).
+pub fn memfd_create_executable(name: &CStr) -> Result<OwnedFd> {
+    match memfd(name, libc::MFD_EXEC) {
+        Err(SysError { errno: libc::EINVAL, .. }) => memfd(name, 0),
+        answer => answer,
+    }
+}
+
+fn memfd(name: &CStr, more: libc::c_uint) -> Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | more;
     let fd = call(Family::Memory, "memfd_create", || {
         // SAFETY: `name` is a valid C string.
         libc::c_long::from(unsafe { libc::memfd_create(name.as_ptr(), flags) })
@@ -139,6 +155,14 @@ impl Mapping {
     /// `ENOMEM`, `EACCES`, `EINVAL` (offset not a multiple of a page, `len` 0).
     pub fn shared(fd: impl AsFd, offset: usize, len: usize) -> Result<Self> {
         Self::map(None, len, MapKind::Shared(fd.as_fd().as_raw_fd(), offset))
+    }
+
+    /// Maps `len` bytes of `fd` from its start, shared, readable and executable.
+    ///
+    /// # Errors
+    /// `EACCES`, `EPERM` (forbidden), `ENOMEM`, `EINVAL` (`len` 0).
+    pub fn executable(fd: impl AsFd, len: usize) -> Result<Self> {
+        Self::map(None, len, MapKind::Executable(fd.as_fd().as_raw_fd()))
     }
 
     /// Maps zeroed memory of this process alone.
@@ -266,6 +290,7 @@ impl Mapping {
         let read_write = libc::PROT_READ | libc::PROT_WRITE;
         let (fd, offset, prot, flags) = match kind {
             MapKind::Shared(fd, offset) => (fd, offset, read_write, libc::MAP_SHARED),
+            MapKind::Executable(fd) => (fd, 0, libc::PROT_READ | libc::PROT_EXEC, libc::MAP_SHARED),
             MapKind::Anonymous => (-1, 0, read_write, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS),
             MapKind::Reserve => (-1, 0, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS),
         };
@@ -298,6 +323,7 @@ impl Drop for Mapping {
 #[derive(Clone, Copy)]
 enum MapKind {
     Shared(i32, usize),
+    Executable(i32),
     Anonymous,
     Reserve,
 }
