@@ -269,7 +269,7 @@ impl Map {
     }
 
     /// The keys that are there, in no order: all numbers of an array, none of a ring buffer. Of a hash
-    /// that changes meanwhile, some keys of the time of the call. Allocates; for the host.
+    /// that changes meanwhile, keys of the time of the call, some perhaps twice. Allocates; for the host.
     #[must_use]
     pub fn keys(&self) -> Vec<Vec<u8>> {
         match &self.store {
