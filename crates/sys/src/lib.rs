@@ -26,6 +26,7 @@
 //! | [`topology`] | possible CPUs |
 //! | [`process`] | ids, thread names, pidfd, start time, PID namespace |
 //! | [`fork`] | has this process been forked since? |
+//! | [`lock`] | a mutex that a forked child finds consistent |
 //! | [`runtime_dir`] | the socket directory and the names in it |
 #![cfg_attr(
     not(test),
@@ -41,6 +42,7 @@ pub mod executable;
 pub mod fake;
 pub mod fork;
 pub mod futex;
+pub mod lock;
 pub mod membarrier;
 pub mod memory;
 pub mod process;

@@ -31,7 +31,6 @@ mod socket;
 mod thread;
 
 use crate::session;
-use crate::site;
 use crate::sync::ForkMutex;
 use std::fmt;
 use std::fs::OpenOptions;
@@ -151,11 +150,12 @@ fn first() -> Option<InitError> {
     if is_set("OWLET_DISABLE") {
         return None;
     }
-    pin();
+    // A thread will run here for as long as the process lives.
+    owlet_attach::pin();
     // While there is one thread, each of these takes microseconds; with more, an RCU grace period of
     // the kernel's. Then they are left to whoever needs them first.
     if owlet_sys::process::thread_count() == Ok(1) {
-        site::register();
+        owlet_attach::patch::register();
         let _ = owlet_percpu::backend();
         let _ = owlet_percpu::fence::register_global();
     }
@@ -169,6 +169,8 @@ fn first() -> Option<InitError> {
         };
         warn(&format!("{used} backend: {}", owlet_percpu::backend_why()));
     }
+    // Its lock is taken inside ours, so its handlers are registered first.
+    owlet_attach::prepare();
     fork::install();
     let failed = thread::start().err();
     if let Some(error) = &failed {
@@ -189,22 +191,6 @@ fn join(path: &Path) {
         // Whatever is wrong with it, there is nobody to tell: the program did not ask for it.
         let _ = session::attach(OwnedFd::from(file));
     }
-}
-
-/// Keeps the shared object this code is in: a thread will run here for as long as the process lives.
-fn pin() {
-    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    let here: fn() = pin;
-    // SAFETY: `info` is room for the answer; the address is one of our own functions.
-    let found = unsafe { libc::dladdr(here as *const libc::c_void, info.as_mut_ptr()) };
-    if found == 0 {
-        return; // a static executable
-    }
-    // SAFETY: `dladdr` succeeded and filled `info`.
-    let name = unsafe { info.assume_init() }.dli_fname;
-    // The executable itself cannot be closed, and its name need not be a path that can be opened.
-    // SAFETY: the name is a string of the dynamic linker's; NOLOAD runs no constructor.
-    unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
 }
 
 /// Feature `auto`: [`init`] before `main`.

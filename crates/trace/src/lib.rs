@@ -12,6 +12,7 @@
 //! | `sink`, [`session`] | recording into a segment |
 //! | [`registry`] | tracepoints made at run time, for bridges |
 //! | `agent` | the thread that answers the `owlet` command |
+//! | [`attach`] | programs on traced functions: a crate of its own |
 // Under loom only the protocols are compiled, by the models themselves.
 #![cfg(not(loom))]
 #![cfg_attr(
@@ -50,6 +51,9 @@ pub use bridge::tracing;
 pub use encoder::{CSTR_MAX, Encoder, INLINE, PARTS, SCRATCH};
 pub use error::{RegisterError, SynchronizeError, UnregisterError};
 pub use fields::{BytesPtr, CStrPtr, FieldValue, ScalarValue};
+/// Programs on functions with [`#[traced]`](macro@traced).
+pub use owlet_attach as attach;
+pub use owlet_macros::traced;
 pub use owlet_wire::schema::{Kind, Level};
 pub use probe::Probe;
 pub use site::Refused;

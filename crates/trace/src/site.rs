@@ -36,52 +36,16 @@
 //! [`enabled!`](crate::enabled), which come last: a program that waits until somebody listens would
 //! otherwise emit its first events into sites that are still off.
 
-#[cfg(owlet_site = "toggle")]
-mod patch;
-
 #[cfg(all(test, owlet_site = "toggle"))]
-pub(crate) use patch::refuse;
+pub(crate) use owlet_attach::patch::fake::refuse;
+pub use owlet_attach::patch::{REFUSED_HINT, Refused, Switched};
 
 use crate::tracepoint::Core;
-use std::fmt;
-use std::sync::Once;
+#[cfg(owlet_site = "toggle")]
+use owlet_attach::patch;
 
 /// How this build's sites are switched: `toggle` or `flag`.
 pub const KIND: &str = if cfg!(owlet_site = "toggle") { "toggle" } else { "flag" };
-
-/// The process does not let its code be changed, not even one byte of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// Why `/proc/self/mem` could not be written.
-    pub mem_errno: i32,
-    /// Why the page could not be made writable.
-    pub mprotect_errno: i32,
-}
-
-/// What to do about [`Refused`].
-pub const REFUSED_HINT: &str = "build the program with the feature `flag-sites` of the owlet crate, which needs no code patching";
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "trace points cannot be switched: writing /proc/self/mem failed ({}) and so did mprotect ({})",
-            std::io::Error::from_raw_os_error(self.mem_errno),
-            std::io::Error::from_raw_os_error(self.mprotect_errno),
-        )
-    }
-}
-
-impl std::error::Error for Refused {}
-
-/// What a change did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Switched {
-    /// Sites whose byte was written.
-    pub written: usize,
-    /// Sites left alone because their byte is not ours.
-    pub busy: usize,
-}
 
 /// One entry of the table.
 #[repr(C)]
@@ -110,6 +74,14 @@ impl Record {
         // SAFETY: the macros put the address of a `static` tracepoint here, whose first field is its
         // `Core` and whose layout is `repr(C)`.
         Some(unsafe { &*resolve(&self.key).cast::<Core>() })
+    }
+
+    /// What the site is to be; of a toggle only.
+    #[cfg(owlet_site = "toggle")]
+    fn change(&self) -> Option<patch::Change> {
+        let on = self.core()?.is_on();
+        // SAFETY: the table lists sites in our own text only, which stays as long as this code does.
+        Some(unsafe { patch::Change::new(resolve(&self.site).cast_mut(), on) })
     }
 }
 
@@ -159,54 +131,34 @@ pub fn count() -> usize {
     table().iter().filter(|record| record.kind != NONE).count()
 }
 
-/// Registers the process for the barrier that follows a change, once.
-pub(crate) fn register() {
-    static REGISTER: Once = Once::new();
-    REGISTER.call_once(|| {
-        let _ = owlet_sys::membarrier::register_private_expedited_sync_core();
-    });
-}
-
 /// Makes every site agree with its tracepoint's flag. The caller holds the control lock.
 ///
 /// All or nothing as far as the process allows: when the first write is refused, so is the change.
 pub(crate) fn commit() -> Result<Switched, Refused> {
+    let mut done = Switched::default();
     #[cfg(owlet_site = "toggle")]
     {
-        register();
+        patch::register();
         let mut writer = patch::Writer::new();
-        let mut done = Switched::default();
         for kind in [TOGGLE, ASKS] {
-            let before = done.written;
-            for record in table().iter().filter(|record| record.kind == kind) {
-                let Some(core) = record.core() else { continue };
-                match patch::set(&mut writer, resolve(&record.site).cast_mut(), core.is_on()) {
-                    Ok(patch::Outcome::Same) => {}
-                    Ok(patch::Outcome::Written) => done.written += 1,
-                    Ok(patch::Outcome::Busy) => done.busy += 1,
-                    Err(refused) => return Err(refused),
-                }
+            let records = table().iter().filter(|record| record.kind == kind);
+            let mut changes: Vec<_> = records.filter_map(Record::change).collect();
+            let switched = writer.apply(&mut changes)?;
+            if switched.written > 0 {
+                patch::sync();
             }
-            if done.written > before {
-                // Without it (old kernels, seccomp) the other CPUs see the byte a moment later: both
-                // instructions are right at any time.
-                let _ = owlet_sys::membarrier::private_expedited_sync_core();
-            }
+            done.add(switched);
         }
-        writer.finish();
-        Ok(done)
     }
-    #[cfg(not(owlet_site = "toggle"))]
-    {
-        Ok(Switched::default())
-    }
+    Ok(done)
 }
 
 /// Whether this process lets its sites be switched, without switching one.
 pub(crate) fn probe() -> Result<(), Refused> {
     #[cfg(owlet_site = "toggle")]
     if let Some(record) = table().iter().find(|record| [TOGGLE, ASKS].contains(&record.kind)) {
-        return patch::Writer::new().try_rewrite(resolve(&record.site).cast_mut());
+        // SAFETY: as in `Record::change`.
+        return unsafe { patch::Writer::new().try_rewrite(resolve(&record.site).cast_mut()) };
     }
     Ok(())
 }
