@@ -96,8 +96,9 @@ pub struct Reader<'d> {
 
 /// A registered thread that is online: a section from here to the next quiescent state.
 ///
-/// Forgetting it leaves the thread online, and grace periods waiting for it until it ends; nothing
-/// becomes unsound.
+/// Forgetting it leaves the thread online until it goes offline another way, and if it ends before, for
+/// ever: grace periods then wait for ever ([`crate::stall`] reports it), because what it read may have been
+/// lent to another thread. Nothing becomes unsound.
 pub struct Online<'r> {
     roster: &'static Roster,
     record: &'static Record,
@@ -176,11 +177,11 @@ impl Qsbr {
         Visit { roster, record, _domain: PhantomData, _thread: PhantomData }
     }
 
-    /// Number of threads that ended while registered ([`core::mem::forget`], `pthread_exit` past the
-    /// destructors): found, and no longer waited for, when they were in a grace period's way.
+    /// Number of threads that ended while online (a leaked [`Online`], `pthread_exit` past the
+    /// destructors): grace periods wait for them for ever. A system call for each thread that is online.
     #[must_use]
     pub fn abandoned(&self) -> u64 {
-        self.roster().abandoned()
+        self.roster().orphans()
     }
 }
 

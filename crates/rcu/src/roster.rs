@@ -52,7 +52,7 @@ pub(crate) struct Roster {
     ended_at: AtomicU64,
     /// Since when something waits for a grace period that may be put off; 0 = nothing does.
     since: AtomicU64,
-    /// Registrations of threads that ended without unregistering.
+    /// Registrations of tasks that ended without unregistering.
     abandoned: AtomicU64,
     kind: AtomicU32,
     used: AtomicU32,
@@ -75,7 +75,7 @@ pub(crate) struct Tuning {
 // (the engine hands leadership on with release and acquire).
 unsafe impl Sync for Roster {}
 
-/// Looks in vain after which the leader asks whether the thread in the way still exists.
+/// Looks in vain after which the leader asks whether the threads in the way still exist.
 const ORPHAN_LOOKS: u64 = 8;
 
 static HEAD: AtomicPtr<Roster> = AtomicPtr::new(core::ptr::null_mut());
@@ -125,9 +125,14 @@ impl Roster {
         if self.kind.load(Ordering::Relaxed) == 0 { Kind::Qsbr } else { Kind::Tasks }
     }
 
-    /// Registrations that were ended because their thread was gone.
-    pub(crate) fn abandoned(&self) -> u64 {
+    /// Registrations of tasks that were ended because their thread was gone.
+    pub(crate) fn buried(&self) -> u64 {
         self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Registrations that are online and whose thread is gone. A system call each.
+    pub(crate) fn orphans(&self) -> u64 {
+        self.list.iter().filter(|r| r.mark.is_online() && r.is_orphan()).count() as u64
     }
 
     /// The calling thread's registrations that grace periods wait for.
@@ -153,17 +158,27 @@ impl Roster {
             return 0;
         }
         let ended = self.ended_at.load(Ordering::Relaxed);
-        if ended == 0 { 0 } else { (ended + pause).saturating_sub(monotonic_ns()) }
+        if ended == 0 { 0 } else { ended.saturating_add(pause).saturating_sub(monotonic_ns()) }
     }
 
-    /// The leader looks at a thread that is in the way: if it has ended, it is in no section.
-    fn bury_orphan(&self, record: &Record) -> bool {
-        let orphan = record.is_orphan();
-        if orphan {
+    /// The leader looks at the threads that are in the way: a task that has ended is past every voluntary
+    /// point. All at once, however many have ended. True if there was one.
+    ///
+    /// Not so a QSBR reader: it may have lent what it read to another thread (a leaked [`Online`]
+    /// lends `&'static T`, and that is `Send`), so its section goes on for ever.
+    ///
+    /// [`Online`]: crate::qsbr::Online
+    fn bury_orphans(&self) -> bool {
+        if self.kind() == Kind::Qsbr {
+            return false;
+        }
+        let mut found = false;
+        for record in self.holdouts().filter(|record| record.is_orphan()) {
             self.abandoned.fetch_add(1, Ordering::Relaxed);
             record.bury();
+            found = true;
         }
-        orphan
+        found
     }
 }
 
@@ -186,9 +201,7 @@ impl Flavour for Roster {
         }
         while !scan.step(&Real) {
             *looks += 1;
-            let in_the_way = scan.rest().current();
-            let ask = *looks % ORPHAN_LOOKS == 0;
-            if !(ask && in_the_way.is_some_and(|record| self.bury_orphan(record))) {
+            if *looks % ORPHAN_LOOKS != 0 || !self.bury_orphans() {
                 return Step::Blocked;
             }
         }
@@ -203,6 +216,7 @@ impl Flavour for Roster {
             thread: owlet_sys::process::name_of_thread(record.tid()),
             tid: record.tid(),
             what: match self.kind() {
+                Kind::Qsbr if record.is_orphan() => "online when its thread ended",
                 Kind::Qsbr => "online",
                 Kind::Tasks => "task",
             },
@@ -397,3 +411,7 @@ fn map() -> Option<&'static Roster> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "roster_tests.rs"]
+mod tests;

@@ -120,20 +120,36 @@ fn gp_11_offline_idle_and_unregistered_threads_delay_nothing() {
     });
 }
 
-/// GP-12: a thread that ends while online is found out and no longer waited for.
+/// GP-12: a thread that ends while online is found out; what it read and lent to others lives on.
 #[test]
 fn gp_12_ending_while_online_is_detected() {
-    static DOMAIN: Qsbr = Qsbr::new();
+    static DOMAIN: Qsbr = Qsbr::named("lender");
+    static TOLD: Mutex<Vec<owlet_rcu::stall::Report>> = Mutex::new(Vec::new());
+    if !alone("gp_12_ending_while_online_is_detected") {
+        return;
+    }
+    owlet_rcu::stall::set_timeout(Some(Duration::from_millis(50)));
+    owlet_rcu::stall::set_reporter(|report| {
+        TOLD.lock().expect("no panic").push(report.clone());
+    });
+    let cell: &'static _ = Box::leak(Box::new(owlet_rcu::Rcu::with_domain(String::from("lent"), &DOMAIN)));
     let ended = thread::spawn(|| {
         let reader = Box::leak(Box::new(DOMAIN.register()));
-        std::mem::forget(reader.online());
+        let online = Box::leak(Box::new(reader.online()));
+        let guard = Box::leak(Box::new(online.read()));
+        cell.read(guard).as_str()
     });
-    ended.join().expect("no panic");
     assert_eq!(DOMAIN.abandoned(), 0);
-    in_background(|| DOMAIN.synchronize()).ends("the thread is gone");
-    assert_eq!(DOMAIN.abandoned(), 1);
-    DOMAIN.synchronize();
-    assert_eq!(DOMAIN.abandoned(), 1);
+    let lent: &'static str = ended.join().expect("no panic");
+    until("the thread has ended for the kernel, too", || DOMAIN.abandoned() == 1);
+    let old = cell.replace(String::from("new"));
+    let waits = in_background(move || drop(old.wait()));
+    until("the stall is reported", || !TOLD.lock().expect("no panic").is_empty());
+    waits.goes_on("the thread lent what it read");
+    assert_eq!(lent, "lent");
+    let told = TOLD.lock().expect("no panic");
+    let text = told.iter().map(ToString::to_string).collect::<String>();
+    assert!(text.contains("online when its thread ended"), "{text}");
 }
 
 #[test]

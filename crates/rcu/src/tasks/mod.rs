@@ -178,10 +178,11 @@ impl Tasks {
         out
     }
 
-    /// Number of threads that ended while registered; see [`Qsbr::abandoned`](crate::Qsbr::abandoned).
+    /// Number of threads that ended while registered ([`core::mem::forget`], `pthread_exit` past the
+    /// destructors): found, and no longer waited for, when they were in a grace period's way.
     #[must_use]
     pub fn abandoned(&self) -> u64 {
-        self.roster().abandoned()
+        self.roster().buried()
     }
 
     /// Debug builds: makes sure that the calling thread is online.
