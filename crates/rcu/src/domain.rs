@@ -151,7 +151,7 @@ pub trait Domain: Sync + sealed::Sealed {
     /// are enough.
     ///
     /// Objects retired meanwhile are not waited for, even by destructors of those that are: a chain of
-    /// objects of which each retires the next needs as many barriers as it is long. Not inside a section
+    /// objects of which each retires the next may need as many barriers as it is long. Not inside a section
     /// of this domain (it would wait for itself: see [the trait](Domain)), and not in a callback or a
     /// retired object's destructor (panics).
     fn retire_barrier(&self) {

@@ -32,7 +32,7 @@
 //! no grace period if nothing is queued. Before code is unloaded, both are needed: a grace period (for
 //! readers inside that code) and a barrier (for callbacks in it): `quiesce`, which waits for what was
 //! retired ([`crate::free`]) too. A chain of callbacks of
-//! which each posts the next needs as many barriers as it is long: [`quiesce_all`]. What has this crate
+//! which each posts the next may need as many barriers as it is long: [`quiesce_all`]. What has this crate
 //! linked into it has the worker thread in it and is never to be unloaded.
 //!
 //! # Fork
