@@ -132,7 +132,8 @@ fn gp_12_ending_while_online_is_detected() {
     owlet_rcu::stall::set_reporter(|report| {
         TOLD.lock().expect("no panic").push(report.clone());
     });
-    let cell: &'static _ = Box::leak(Box::new(owlet_rcu::Rcu::with_domain(String::from("lent"), &DOMAIN)));
+    let cell: &'static _ =
+        Box::leak(Box::new(owlet_rcu::Rcu::with_domain(String::from("lent"), &DOMAIN)));
     let ended = thread::spawn(|| {
         let reader = Box::leak(Box::new(DOMAIN.register()));
         let online = Box::leak(Box::new(reader.online()));
