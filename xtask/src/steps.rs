@@ -39,7 +39,7 @@ fn fmt(w: &Workspace) -> Result<()> {
 
 /// What the tests run with: everything but the features that take something away (`flag-sites`
 /// removes the one-byte sites) or act by themselves (`auto`).
-const FEATURES: &str = "--features owlet/tracing,owlet/layer,owlet/log";
+const FEATURES: &str = "--features owlet/tracing,owlet/layer,owlet/log,owlet-ebpf/load";
 
 fn clippy(w: &Workspace) -> Result<()> {
     pass(w.cargo(&format!("clippy --workspace --all-targets {FEATURES} -- -D warnings")))?;

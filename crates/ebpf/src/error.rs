@@ -36,6 +36,12 @@ pub enum Error {
     },
     /// The system refused memory.
     System(SysError),
+    /// An object file that cannot be loaded.
+    #[cfg(feature = "load")]
+    Object(String),
+    /// The verifier refused a program.
+    #[cfg(feature = "load")]
+    Refused(Box<crate::load::Refusal>),
 }
 
 impl Error {
@@ -58,6 +64,10 @@ impl fmt::Display for Error {
                 write!(f, "program image of version {found}, this build understands {expected}")
             }
             Self::System(error) => write!(f, "memory for a program: {error}"),
+            #[cfg(feature = "load")]
+            Self::Object(what) => write!(f, "object file: {what}"),
+            #[cfg(feature = "load")]
+            Self::Refused(refusal) => refusal.fmt(f),
         }
     }
 }

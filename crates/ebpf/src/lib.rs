@@ -53,6 +53,8 @@ pub mod image;
 mod interp;
 #[cfg(target_arch = "x86_64")]
 mod jit;
+#[cfg(feature = "load")]
+pub mod load;
 pub mod map;
 mod memory;
 mod program;
