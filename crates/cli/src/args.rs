@@ -40,6 +40,14 @@ pub(crate) enum Command {
     Enable(ToggleArgs),
     /// Switch trace points off in the running recordings of processes.
     Disable(ToggleArgs),
+    /// Record functions and USDT probes of a process that does not link Owlet.
+    ///
+    /// The kernel puts breakpoints on what the patterns match and takes them off when this ends, however
+    /// it ends. A hit costs the program about a microsecond. Ends by Ctrl-C, after --duration, or when
+    /// the process has ended; stdout then says how often each was hit. The trace directory is that of
+    /// `owlet record`: `owlet report`, `stat` and `export` read it.
+    #[command(after_long_help = attach_help(), override_usage = "owlet attach --kernel [OPTIONS] --pid <PID> <PATTERN>...\n       owlet attach --kernel [OPTIONS] <PATTERN with a path>...")]
+    Attach(AttachArgs),
     /// Print a trace's events, merged by time.
     ///
     /// ` (N lost before)` at the end of a line: so many events were lost between this packet of the
@@ -135,6 +143,53 @@ pub(crate) struct ToggleArgs {
     /// Only in these processes; default: all of this user.
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Vec<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AttachArgs {
+    /// What to attach to: `[OBJECT:]FUNCTION` or `usdt:[OBJECT:]PROVIDER:NAME`; `*` and `?` match any
+    /// characters.
+    #[arg(required = true, value_name = "PATTERN", long_help = ATTACH_PATTERNS)]
+    pub(crate) patterns: Vec<String>,
+    /// The process; without it, every process that runs the files which the patterns name by their paths.
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: Option<u32>,
+    /// Through the kernel: needs nothing of the process, but root, or CAP_BPF and CAP_PERFMON.
+    #[arg(long)]
+    pub(crate) kernel: bool,
+    /// Record when functions are entered (the default), with their argument registers.
+    #[arg(long)]
+    pub(crate) entry: bool,
+    /// Record when functions return, with the result register.
+    #[arg(long)]
+    pub(crate) exit: bool,
+    /// Record calls as spans with their durations; `owlet stat` shows the latencies.
+    #[arg(long, conflicts_with_all = ["entry", "exit"])]
+    pub(crate) latency: bool,
+    /// Watch returns even of a program that can unwind: a panic or an exception that passes a watched call
+    /// then aborts the program, since the kernel replaces return addresses on its stack.
+    #[arg(long)]
+    pub(crate) allow_abort: bool,
+    /// Only events for which this holds; decided while recording, after the hit.
+    #[arg(long = "where", value_name = "EXPR", value_parser = parse_target_filter)]
+    pub(crate) filter: Option<String>,
+    /// Show what the patterns match, and attach to nothing.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// The trace directory to create; default: owlet-trace-NAME-TIME here.
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+    /// Size of the ring between kernel and recorder, as in 16M; rounded up to a power of two.
+    #[arg(long, value_name = "N", value_parser = parse_ring_size, default_value = "4M")]
+    pub(crate) size: u64,
+    /// Stop after this time, as in 5s, 500ms or 2m.
+    #[arg(long, visible_alias = "for", value_name = "T", value_parser = parse_duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Show progress even when stderr is no terminal, one line a second.
+    #[arg(long)]
+    pub(crate) progress: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonFlag,
 }
 
 #[derive(Debug, Args)]
@@ -280,6 +335,24 @@ A name is TARGET:NAME, with one `:` between them; `*` and `?` match any characte
 
 fn pattern_help(what: &str) -> String {
     format!("{what}\n\n{NAMES}")
+}
+
+/// What `attach` takes.
+const ATTACH_PATTERNS: &str = "\
+What to attach to. `*` and `?` match any characters; names are demangled, Rust's without their hash, C++'s \
+with or without parameters. OBJECT is the name of a file that the process runs, or its path.
+  dict*                      functions of the program itself
+  libssl*:SSL_read           of a library
+  mycrate::cmd::*            a Rust module and what lies below it
+  usdt:postgresql:query*     USDT probes, PROVIDER:NAME, of any file of the process
+  usdt:/usr/sbin/server:p:*  of that file; without --pid: in every process that runs it";
+
+fn attach_help() -> String {
+    format!(
+        "Fields of its events: arg0 to arg5 are what the argument registers hold, ret is the result \
+         register;\na USDT probe's arg0, .. have the widths that it declares.\n\n{}",
+        filter_help()
+    )
 }
 
 fn filter_help() -> String {

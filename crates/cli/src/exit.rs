@@ -12,7 +12,7 @@ pub(crate) enum Exit {
     Failure,
     /// The command line makes no sense.
     Usage,
-    /// Nothing to work on: no process with an agent, or no trace point that matches.
+    /// Nothing to work on: no such process, none with an agent, or nothing that a pattern matches.
     Nothing,
     /// A recording ended properly without a single event.
     Empty,
@@ -29,9 +29,12 @@ pub(crate) const TABLE: [(Exit, &str); 7] = [
     (Exit::Done, "done; also when the reader of a pipe went away"),
     (Exit::Failure, "something failed; the message says what"),
     (Exit::Usage, "the command line makes no sense"),
-    (Exit::Nothing, "no process with an agent, or no trace point that matches"),
+    (Exit::Nothing, "no such process, none with an agent, or nothing that a pattern matches"),
     (Exit::Empty, "a recording ended properly without a single event"),
-    (Exit::Refused, "a process does not answer, refuses, or speaks another version"),
+    (
+        Exit::Refused,
+        "a process does not answer, refuses, or speaks another version; or the kernel refuses",
+    ),
     (Exit::Damaged, "something of a trace is missing or damaged; what is whole was read or kept"),
 ];
 

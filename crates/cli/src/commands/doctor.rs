@@ -10,6 +10,7 @@ use crate::text::{escape, plural};
 use crate::units::size;
 use owlet_percpu::Backend;
 use owlet_sys::{clock, membarrier, runtime_dir};
+use owlet_uprobe::{ErrorKind, Way};
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Map, Value};
 use std::fs;
@@ -60,6 +61,7 @@ fn examine() -> Vec<Finding> {
     let (barrier, barrier_good) = barrier();
     let (directory, directory_good) = directory();
     let (processes, processes_good) = processes();
+    let (uprobes, uprobes_good) = uprobes();
     vec![
         finding(
             "owlet",
@@ -84,6 +86,7 @@ fn examine() -> Vec<Finding> {
         finding("seccomp", seccomp(), true),
         finding("sockets", directory, directory_good),
         finding("processes", processes, processes_good),
+        finding("uprobes", uprobes, uprobes_good),
     ]
 }
 
@@ -187,5 +190,16 @@ fn processes() -> (String, bool) {
             }
         }
         Err(failure) => (failure.message, false),
+    }
+}
+
+/// Whether `owlet attach --kernel` works here; that it is for root only is no flaw.
+fn uprobes() -> (String, bool) {
+    match owlet_uprobe::available() {
+        Ok(Way::Multi) => ("one link for all sites of a file (uprobe.multi)".into(), true),
+        Ok(Way::Perf) => {
+            ("one perf event a site: no uprobe.multi that filters by process".into(), false)
+        }
+        Err(error) => (error.message, error.kind == ErrorKind::Permission),
     }
 }

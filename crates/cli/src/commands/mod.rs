@@ -1,7 +1,9 @@
 //! One module a subcommand.
 
+mod attach;
 mod completions;
 mod demo;
+mod directory;
 mod doctor;
 mod doubts;
 mod export;
@@ -24,6 +26,7 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
     match command {
         Command::List(args) => list::run(&args),
         Command::Record(args) => record::run(&args),
+        Command::Attach(args) => attach::run(&args),
         Command::Enable(args) => toggle::run(&args, true),
         Command::Disable(args) => toggle::run(&args, false),
         Command::Report(args) => report::run(&args),

@@ -1,6 +1,7 @@
 //! `owlet record`: checks everything that can be checked before a process is touched, records, and
 //! always ends with one line that says how many events were recorded and how many were lost.
 
+use super::directory;
 use super::patterns::{self, nothing_selected};
 use super::verdict::{self, Asked, Before};
 use crate::agents;
@@ -20,7 +21,7 @@ use owlet_wire::config::Rule;
 use owlet_wire::schema::Level;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Instant;
@@ -54,7 +55,7 @@ fn processes(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
         [pid, rest @ ..] => format!("{pid}-and-{}-more", rest.len()),
         [] => "nothing".into(),
     };
-    let dir = directory(args, &name)?;
+    let dir = directory::choose(args.output.as_deref(), &name)?;
     let rendezvous = Rendezvous::new(false)?;
     let clock = SessionClock::choose();
     let mut session = Session::create(&plan(args, rules.clone(), &rendezvous), clock.kind)?;
@@ -82,7 +83,7 @@ fn command(args: &RecordArgs, stop: Stop, rules: Vec<Rule>) -> Result<Exit> {
     };
     let path = find(program)?;
     let name = path.file_name().unwrap_or(program).to_string_lossy().into_owned();
-    let dir = directory(args, &name)?;
+    let dir = directory::choose(args.output.as_deref(), &name)?;
     // Only what chooses can leave nothing, and has to be explained then.
     let chosen = !args.events.is_empty() || args.filter.is_some() || args.level.0 < Level::Trace;
     let rendezvous = Rendezvous::new(chosen)?;
@@ -205,73 +206,6 @@ fn parts<'a>(
         }
     }
     Parts { session, clock, rendezvous, dir, description, stop, progress: args.progress }
-}
-
-/// Where to record into.
-struct Directory {
-    path: PathBuf,
-    /// We made it, to have its name to ourselves.
-    made: bool,
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if self.made {
-            // Only an empty directory goes: when the recording has not begun.
-            let _ = std::fs::remove_dir(&self.path);
-        }
-    }
-}
-
-/// The directory to record into; refused now rather than after a process was touched.
-fn directory(args: &RecordArgs, name: &str) -> Result<Directory> {
-    match &args.output {
-        Some(dir) => usable(dir.clone()).map(|path| Directory { path, made: false }),
-        None => claim(&format!("owlet-trace-{}-{}", safe_name(name), crate::units::timestamp())),
-    }
-}
-
-/// Makes a directory of that name here; with a number behind it when another recording has the name.
-fn claim(name: &str) -> Result<Directory> {
-    let mut path = PathBuf::from(name);
-    for number in 2..1000 {
-        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(Directory { path, made: true }),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                path = PathBuf::from(format!("{name}-{number}"));
-            }
-            Err(error) => {
-                return Err(Failure::at("cannot make the trace directory", &path, reason(&error))
-                    .hint("name a directory where you may write, with -o"));
-            }
-        }
-    }
-    Err(Failure::at("cannot make the trace directory", &path, "too many of that name"))
-}
-
-fn usable(dir: PathBuf) -> Result<PathBuf> {
-    let exists =
-        |what: &str, hint: &str| Err(Failure::at("cannot record into", &dir, what).hint(hint));
-    match std::fs::read_dir(&dir).map(|mut entries| entries.next().is_some()) {
-        Ok(true) => exists(
-            "the directory is not empty",
-            "name a directory that does not exist yet, or empty this one",
-        ),
-        Ok(false) => Ok(dir),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(dir),
-        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-            exists("there is a file of that name", "name another directory with -o")
-        }
-        Err(error) => Err(Failure::at("cannot record into", &dir, reason(&error))),
-    }
-}
-
-/// A file name of letters, digits, dots and dashes, whatever the program is called.
-fn safe_name(name: &str) -> String {
-    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '_' { c } else { '-' };
-    let name: String = name.chars().take(40).map(safe).collect();
-    let name = name.trim_matches(['-', '.']);
-    if name.is_empty() { "program".into() } else { name.into() }
 }
 
 /// Where the command is, as `execvp` would find it.

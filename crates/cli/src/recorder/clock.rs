@@ -30,6 +30,12 @@ impl SessionClock {
         Self { kind, begin, info }
     }
 
+    /// `CLOCK_MONOTONIC`, whatever else there is: the kernel's clock.
+    pub(crate) fn monotonic() -> Self {
+        let begin = Anchor::now();
+        Self { kind: Clock::Monotonic, begin, info: monotonic_info(&begin) }
+    }
+
     /// What is known so far.
     pub(crate) fn info(&self) -> ClockInfo {
         self.info

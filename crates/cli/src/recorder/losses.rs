@@ -20,6 +20,14 @@ impl Losses {
         }
     }
 
+    /// Sets the running count of what was lost outside any ring.
+    pub(crate) fn set_outside(&mut self, cause: &'static str, events: u64) {
+        if events > 0 {
+            let known = self.counts.entry((None, cause)).or_default();
+            *known = events.max(*known);
+        }
+    }
+
     /// Counts events lost on this side.
     pub(crate) fn add(&mut self, stream: StreamName, cause: &'static str, events: u64) {
         if events > 0 {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`session`] | the segment and the processes in it |
 //! | [`sink`] | rings to directory |
+//! | [`kernel`] | probes of the kernel instead of a session: its ring to directory |
 //! | [`losses`] | what was lost, by cause |
 //! | [`clock`] | which clock, and how its ticks become time |
 //! | [`rendezvous`] | processes that inherit the session |
@@ -19,6 +20,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod departed;
+pub(crate) mod kernel;
 pub(crate) mod losses;
 pub(crate) mod newcomers;
 pub(crate) mod progress;
@@ -466,7 +468,7 @@ impl Recording {
 }
 
 /// Sleeps until something happens, the deadline has come, or it is time to drain.
-fn nap(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<()> {
+pub(crate) fn nap(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<()> {
     let mut timeout = DRAIN_EVERY;
     if let Some(deadline) = deadline {
         timeout = timeout.min(deadline.saturating_duration_since(Instant::now()));

@@ -1,6 +1,7 @@
 //! The command, run as a user runs it, against a traced program that this test program is itself.
 
 mod answers;
+mod attach;
 mod common;
 mod errors;
 mod integrity;

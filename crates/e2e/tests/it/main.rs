@@ -1,6 +1,7 @@
 //! Real programs, recorded under load and counted exactly.
 
 mod forks;
+mod kernel;
 mod mini_redis;
 mod paced;
 mod web;
