@@ -138,6 +138,8 @@ fn bench(w: &Workspace) -> Result<()> {
         "rwlock-write",
         "toggle-1000",
         "tp-hackbench",
+        "batch-attach",
+        "hit-cost",
     ];
     for name in names {
         pass(w.cargo(&format!("run --release -p owlet-bench -- {name} --small")))?;

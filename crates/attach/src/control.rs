@@ -130,6 +130,16 @@ pub fn functions() -> Vec<&'static Function> {
     lock().map_or_else(Vec::new, |c| c.functions.iter().map(|known| known.function).collect())
 }
 
+/// Addresses of a function's toggle sites: one for each instance and inlined copy of it. Empty where sites are
+/// flags.
+#[must_use]
+pub fn sites(function: &'static Function) -> Vec<usize> {
+    let Some(control) = lock() else { return Vec::new() };
+    let known = control.functions.iter().filter(|known| core::ptr::eq(known.function, function));
+    let sites = known.flat_map(|known| &known.sites);
+    sites.filter_map(|record| record.change(true)).map(|change| change.address()).collect()
+}
+
 /// Programs attached to a function, normal ones first, each with its cookie, in the order of their
 /// entries.
 #[must_use]

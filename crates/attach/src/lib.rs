@@ -72,7 +72,7 @@ mod value;
 
 pub use batch::{Attached, Batch};
 pub use call::{Call, Context, Phase};
-pub use control::{functions, prepare, programs};
+pub use control::{functions, prepare, programs, sites};
 pub use error::{AttachError, DetachError};
 pub use function::Function;
 pub use owlet_macros::traced_attach as traced;

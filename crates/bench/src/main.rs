@@ -10,6 +10,8 @@
 //! |---|---|
 //! | [`harness`] | the machine, workers, pinning, counting, statistics, the report |
 //! | [`peers`] | what the product is compared with, one module each |
+//! | [`batch_attach`] | programs on a thousand functions at once |
+//! | [`hit_cost`] | a call of a traced function, with programs |
 //! | [`counting`] | a check of the counting itself |
 //! | [`event_cost`] | one event: switched off, on, in every peer |
 //! | [`getuid_trace`] | what waking a reader costs the traced program |
@@ -24,11 +26,13 @@
 //!
 //! Exit status: 0 all counts within bounds; 1 a count out of bounds; 2 could not run.
 
+mod batch_attach;
 mod counting;
 mod defer_free;
 mod event_cost;
 mod getuid_trace;
 mod harness;
+mod hit_cost;
 mod peers;
 mod rcu_poll;
 mod rcu_read;
@@ -39,6 +43,7 @@ mod rwlock_write;
 mod toggle;
 mod tp_hackbench;
 
+use batch_attach::BatchAttach;
 use clap::{Args, Parser, Subcommand};
 use harness::{inner, report::Report, serve};
 use std::process::ExitCode;
@@ -77,6 +82,10 @@ enum Command {
     Toggle(Toggle),
     /// hackbench with tracepoints that are hit by offline threads
     TpHackbench(Hackbench),
+    /// Programs on 1 to 10,000 functions: one by one, at once, beside kernel uprobes
+    BatchAttach(BatchAttach),
+    /// A call of a traced function, with programs: native, eBPF, beside kernel uprobes
+    HitCost(Options),
     /// Checks the counting itself, on loops whose counts are known
     Counting(Options),
     /// Serves one peer's cases to a benchmark that started this process
@@ -160,6 +169,11 @@ fn run() -> anyhow::Result<ExitCode> {
                 Box::new(move |_, report| tp_hackbench::run(&hackbench, report)),
             )
         }
+        Command::BatchAttach(batch) => {
+            let options = batch.options.clone();
+            ("batch-attach", options, Box::new(move |_, report| batch_attach::run(&batch, report)))
+        }
+        Command::HitCost(options) => ("hit-cost", options, Box::new(hit_cost::run)),
         Command::Counting(options) => ("counting", options, Box::new(counting::run)),
     };
     if let Some(code) = inner::rerun_with_cpus_to_ourselves(options.small)? {

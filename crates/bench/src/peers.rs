@@ -1,5 +1,6 @@
 //! What is measured, and beside what. Each peer is a worker process of its own.
 
+pub(crate) mod batch;
 pub(crate) mod defer_free;
 mod flavours;
 mod floor;
@@ -12,6 +13,8 @@ pub(crate) mod owlet;
 mod program;
 mod rcu;
 mod readers;
+pub(crate) mod traced;
+pub(crate) mod uprobe;
 pub(crate) mod urcu;
 mod wait_all;
 
@@ -37,6 +40,11 @@ const PEERS: &[(&str, Start)] = &[
     ("defer-free", defer_free::cases),
     ("rwlock", locks::cases),
     ("toggle", locks::toggle::cases),
+    ("traced", traced::cases),
+    ("uprobe-hit", uprobe::hit_cases),
+    ("batch", batch::cases),
+    ("batch-mdwe", batch::cases_without_windows),
+    ("uprobe-batch", uprobe::batch_cases),
     ("protection-floor", readers::floor),
     ("crossbeam-epoch", readers::crossbeam),
     ("seize", readers::seize),

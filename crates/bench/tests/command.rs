@@ -238,6 +238,63 @@ fn tp_hackbench_counts_hold() {
     assert!(disabled["event_instructions"].as_f64().expect("counted") <= 3.0);
 }
 
+/// TR-02, TR-03: no grace period for an attach and one for a detach, however many functions; one pass.
+#[test]
+fn tr_02_batch_attach_counts_hold() {
+    let keys = [
+        "bench",
+        "part",
+        "variant",
+        "n",
+        "programs",
+        "gp_ms",
+        "attach_ms",
+        "detach_ms",
+        "first_hit_us",
+        "grace_periods",
+        "detach_grace_periods",
+        "membarriers",
+        "detach_membarriers",
+        "mprotects",
+        "writes",
+        "cpu_us",
+        "detach_cpu_us",
+        "cycles",
+    ];
+    let args = ["batch-attach", "--small", "--json", "--reps", "1"];
+    let lines = lines(&args, &keys);
+    let of = |variant: &str, n: u64, key: &str| {
+        let found = lines.iter().find(|l| l["variant"] == variant && l["n"] == n);
+        found.and_then(|l| l[key].as_u64()).unwrap_or_else(|| panic!("no {key} of {variant}, {n}"))
+    };
+    // What the counters see where every program waits.
+    assert!(of("before", 16, "grace_periods") >= 16);
+    assert_eq!(of("source", 16, "grace_periods"), 1);
+    assert_eq!(of("singly", 128, "detach_grace_periods"), 128);
+    assert_eq!(of("singly", 128, "membarriers"), 128);
+    for n in [1, 16, 128, 1024, 10_000] {
+        assert_eq!(of("ours", n, "grace_periods"), 0);
+        assert_eq!(of("ours", n, "detach_grace_periods"), 1);
+        assert_eq!(of("ours", n, "membarriers"), 1);
+        assert_eq!(of("ours", n, "writes"), n);
+    }
+}
+
+/// A function that is off costs an instruction or two; programs no lock and no system call.
+#[test]
+fn hit_cost_counts_hold() {
+    let keys = ["bench", "case", "ns", "instructions", "locked", "syscalls"];
+    let args = ["hit-cost", "--small", "--json", "--reps", "1", "--scale", "0.5"];
+    let lines = lines(&args, &keys);
+    let of = |case: &str| {
+        let found = lines.iter().find(|l| l["case"] == case);
+        found.unwrap_or_else(|| panic!("no line for {case}"))
+    };
+    assert!(of("off")["instructions"].as_f64().expect("counted") <= 2.0);
+    assert_eq!(of("session")["syscalls"], 0.0);
+    assert_eq!(of("ebpf-map-atomic")["locked"], 1.0, "one is seen");
+}
+
 #[test]
 fn a_wrong_name_is_an_error_of_use() {
     assert_eq!(bench(&["no-such-benchmark"]).status.code(), Some(2));
