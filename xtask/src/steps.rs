@@ -148,7 +148,7 @@ fn bench(w: &Workspace) -> Result<()> {
 }
 
 /// Packages with models in `tests/loom.rs`.
-const LOOM: &[&str] = &["owlet-rcu", "owlet-ring", "owlet"];
+const LOOM: &[&str] = &["owlet-rcu", "owlet-ring", "owlet", "owlet-ebpf"];
 
 fn loom(w: &Workspace) -> Result<()> {
     for package in LOOM {

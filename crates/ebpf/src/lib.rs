@@ -37,9 +37,25 @@
 //! *Fuel* is the second line behind the verifier's proof of termination: each backward jump costs one;
 //! when there is none left the run ends, returns 0 and is counted.
 //!
+//! # Helpers
+//! | number | name (with `bpf_` before it) | notes |
+//! |---|---|---|
+//! | 1, 2, 3 | `map_lookup_elem`, `map_update_elem`, `map_delete_elem` | not for ring buffers |
+//! | 5 | `ktime_get_ns` | `CLOCK_MONOTONIC` |
+//! | 6 | `trace_printk` | counted, prints nothing |
+//! | 7 | `get_prandom_u32` | |
+//! | 8 | `get_smp_processor_id` | a hint: the thread may move on |
+//! | 14 | `get_current_pid_tgid` | process id in the upper half, thread id in the lower |
+//! | 16 | `get_current_comm` | |
+//! | 130, 134 | `ringbuf_output`, `ringbuf_query` | reserve, submit and discard are not there: nothing would make a program submit |
+//! | 173, 174 | `get_func_ip`, `get_attach_cookie` | |
+//! | 183, 184, 185 | `get_func_arg`, `get_func_ret`, `get_func_arg_cnt` | the second not at entry; the third is 4 |
+//!
 //! # Side
 //! The crate without features runs in traced programs and needs `libc` only, through `owlet-sys` and
 //! `owlet-percpu`. It knows no function, no site and no attachment.
+// Under loom only the protocols of maps are compiled, by the models themselves.
+#![cfg(not(loom))]
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)

@@ -31,12 +31,12 @@
 //!
 //! | barrier | what it does |
 //! |---|---|
-//! | `[A]` | Release, head or link to an element: pairs with [B]; key and value are there before the element can be found |
-//! | `[B]` | Acquire, head or link. Without it: an element is found without its key or value |
+//! | `[A]` | Release, head or link to an element: pairs with [B]; the element's own link is there before |
+//! | `[B]` | Acquire, head or link. Without [A] and the fence [C] that comes before it: a reader goes on from a link of the element's last life and misses keys that are there; without [A] alone it meets the free list's end and starts again |
 //! | `[C]` | Release fence after the odd generation: pairs with [D]; whoever sees a word of the new key sees the odd generation |
 //! | `[D]` | Acquire fence before the second look at the generation. Without it: half an old key and half a new one are found |
-//! | `[E]` | Release, the even generation: pairs with [F]; the whole key is there before |
-//! | `[F]` | Acquire, first look at the generation. Without it: a key that is half the old one passes both looks |
+//! | `[E]` | Release, the even generation: pairs with [F]; key and value are there before |
+//! | `[F]` | Acquire, first look at the generation. Without it: an element is found without its value |
 //! | `[G]` | Release, unlock and push to the free list: pairs with [H] |
 //! | `[H]` | Acquire, lock and pop. Without it: two writers of a bucket work on different chains |
 //!
@@ -45,29 +45,30 @@
 //! 6. Two elements in chains never have the same key: equal keys have one bucket, and its lock is held from
 //!    the look to the insertion.
 //!
-//! Shown by `tests/core/maps.rs`: threads, forks and signal handlers at the same buckets.
+//! Proved: models `hash_lookup_during_reuse`, `hash_chain_is_whole`, `hash_one_element_per_key` (`tests/loom.rs`), with twins
+//! without [C], [D], [E], [A] and [C] together, and the lock. Shown by `tests/core/maps.rs`: threads, forks and signal
+//! handlers at the same buckets.
 
 use core::ptr::null_mut;
 
 use owlet_percpu::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
-    fence,
 };
 
-use super::{Key, MapError, Update};
+use super::{Key, MapError, Update, order};
 use crate::memory::{self, Values};
 
 /// Times a lookup starts again before it is given up as busy.
-const RETRIES: usize = 64;
+const RETRIES: usize = if cfg!(loom) { 1 } else { 64 };
 /// Times a lock is tried.
-const SPINS: usize = 256;
+const SPINS: usize = if cfg!(loom) { 1 } else { 256 };
 
 const ENDS: u32 = 1 << 31;
 const FREE_END: u32 = u32::MAX;
 
 #[derive(Debug)]
-struct Bucket {
+pub(crate) struct Bucket {
     head: AtomicU32,
     /// 0 = free; otherwise the generation of the process that holds it.
     lock: AtomicU32,
@@ -82,7 +83,7 @@ struct Element {
 
 /// The hash.
 #[derive(Debug)]
-pub(super) struct Hash {
+pub(crate) struct Hash {
     buckets: Box<[Bucket]>,
     elements: Box<[Element]>,
     /// Keys by element, `words` each.
@@ -102,7 +103,7 @@ enum Walk {
 }
 
 impl Hash {
-    pub(super) fn new(entries: usize, key_size: usize, values: Values) -> Self {
+    pub(crate) fn new(entries: usize, key_size: usize, values: Values) -> Self {
         let words = key_size.div_ceil(8);
         let buckets = (0..entries.next_power_of_two())
             .map(|index| Bucket { head: AtomicU32::new(end_of(index)), lock: AtomicU32::new(0) });
@@ -121,12 +122,12 @@ impl Hash {
         }
     }
 
-    pub(super) fn values(&self) -> &Values {
+    pub(crate) fn values(&self) -> &Values {
         &self.values
     }
 
     /// Address of the key's value, or null.
-    pub(super) fn lookup(&self, key: &Key) -> Result<*mut u8, MapError> {
+    pub(crate) fn lookup(&self, key: &Key) -> Result<*mut u8, MapError> {
         let (index, bucket) = self.bucket(key).ok_or(MapError::Missing)?;
         for _ in 0..RETRIES {
             match self.walk(bucket, index, key) {
@@ -139,7 +140,7 @@ impl Hash {
     }
 
     /// Copies the key's value.
-    pub(super) fn read(&self, key: &Key, value: &mut [u8]) -> Result<(), MapError> {
+    pub(crate) fn read(&self, key: &Key, value: &mut [u8]) -> Result<(), MapError> {
         let at = self.lookup(key)?;
         if at.is_null() {
             return Err(MapError::Missing);
@@ -153,7 +154,7 @@ impl Hash {
     ///
     /// # Safety
     /// `value` is valid for reads of the map's value size.
-    pub(super) unsafe fn update(
+    pub(crate) unsafe fn update(
         &self,
         key: &Key,
         value: *const u8,
@@ -175,8 +176,8 @@ impl Hash {
                 unsafe { self.fill(element, key, value) };
                 if let Some(new) = self.element(element) {
                     new.next.store(bucket.head.load(Relaxed), Release);
-                    // [A] Release: pairs with [B]; key, value and link are there first.
-                    bucket.head.store(element, Release);
+                    // [A] Release: pairs with [B]; the link is there first.
+                    bucket.head.store(element, order::LINK);
                 }
                 Ok(())
             }
@@ -186,7 +187,7 @@ impl Hash {
     }
 
     /// Takes the key out.
-    pub(super) fn delete(&self, key: &Key) -> Result<(), MapError> {
+    pub(crate) fn delete(&self, key: &Key) -> Result<(), MapError> {
         let (index, bucket) = self.bucket(key).ok_or(MapError::Missing)?;
         let _held = Held::take(bucket)?;
         match self.walk(bucket, index, key) {
@@ -197,7 +198,7 @@ impl Hash {
                     None => &bucket.head,
                 };
                 // [A] Release: pairs with [B]; a reader may go on from here to any element behind.
-                link.store(gone.next.load(Relaxed), Release);
+                link.store(gone.next.load(Relaxed), order::LINK);
                 self.give_free(element);
                 Ok(())
             }
@@ -207,7 +208,7 @@ impl Hash {
     }
 
     /// Keys that are there, by chains.
-    pub(super) fn keys(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         for (index, bucket) in self.buckets.iter().enumerate() {
             for _ in 0..RETRIES {
@@ -235,7 +236,7 @@ impl Hash {
             // [B] Acquire: pairs with [A].
             let next = element.next.load(Acquire);
             // [D] Acquire fence: pairs with [C].
-            fence(Acquire);
+            order::before_second_look();
             if before & 1 != 0 || element.generation.load(Relaxed) != before {
                 return false;
             }
@@ -265,7 +266,7 @@ impl Hash {
             }
             if equal {
                 // [D] Acquire fence: pairs with [C].
-                fence(Acquire);
+                order::before_second_look();
                 if element.generation.load(Relaxed) != generation {
                     return Walk::Again;
                 }
@@ -287,14 +288,14 @@ impl Hash {
         let generation = element.generation.load(Relaxed);
         element.generation.store(generation.wrapping_add(1), Relaxed);
         // [C] Release fence: pairs with [D].
-        fence(Release);
+        order::after_odd();
         for (word, new) in self.key(at).iter().zip(key.words()) {
             word.store(*new, Relaxed);
         }
         // SAFETY: the caller's value; ours has the same size.
         unsafe { memory::copy(value, self.value(at), self.values.size) };
         // [E] Release: pairs with [F].
-        element.generation.store(generation.wrapping_add(2), Release);
+        element.generation.store(generation.wrapping_add(2), order::EVEN);
     }
 
     fn take_free(&self) -> Option<u32> {
@@ -341,7 +342,7 @@ impl Hash {
         usize::try_from(at).ok().and_then(|at| self.values.at(at)).unwrap_or(null_mut())
     }
 
-    fn bucket(&self, key: &Key) -> Option<(usize, &Bucket)> {
+    pub(crate) fn bucket(&self, key: &Key) -> Option<(usize, &Bucket)> {
         let mut hash = 0x9e37_79b9_7f4a_7c15_u64;
         for word in key.words() {
             hash = (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -358,7 +359,7 @@ struct Held<'a>(&'a Bucket);
 
 impl<'a> Held<'a> {
     fn take(bucket: &'a Bucket) -> Result<Self, MapError> {
-        let mine = process();
+        let mine = order::process();
         for _ in 0..SPINS {
             let seen = bucket.lock.load(Relaxed);
             // [H] Acquire: pairs with [G].
@@ -375,19 +376,6 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         // [G] Release: pairs with [H].
         self.0.lock.store(0, Release);
-    }
-}
-
-/// A number for this process, never 0; another one in a forked child.
-fn process() -> u32 {
-    #[cfg(loom)]
-    {
-        1
-    }
-    #[cfg(not(loom))]
-    {
-        // The generation counts up from 1, or is a pid: its lower half tells parent and child apart.
-        halves(owlet_sys::fork::generation()).0.max(1)
     }
 }
 

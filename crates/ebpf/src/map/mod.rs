@@ -7,7 +7,7 @@
 //! | kind | lookup | update | when two meet |
 //! |---|---|---|---|
 //! | array | address of the value | in place | words are whole, values may be mixed |
-//! | per-CPU array | address of this CPU's value | in place | a thread that migrates in mid-program shares a value |
+//! | per-CPU array | address of this CPU's value | in place | a thread that migrates in mid-program shares a value: plain increments may be lost, atomic ones not |
 //! | hash | lock-free | per-bucket try-lock | busy: counted, the program gets `-EBUSY` |
 //! | ring buffer | - | lock-free reservation | full: counted, the program gets `-EAGAIN` |
 //!
@@ -15,6 +15,7 @@
 //! the kernel's preallocated maps.
 
 mod hash;
+mod order;
 mod ring;
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

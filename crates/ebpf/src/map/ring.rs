@@ -24,23 +24,24 @@
 //! | `[I]` | Release, header: pairs with [J]; the data is there before |
 //! | `[J]` | Acquire, header. Without it: a record is read before its data is there |
 //! | `[K]` | Release, tail: pairs with [L]; words are cleared, and have been read, before they are given back |
-//! | `[L]` | Acquire, tail. Without it: data is overwritten while it is read, or an old word passes for a header |
+//! | `[L]` | Acquire, tail, before head is read. Without it: data is overwritten while it is read, or an old word passes for a header; the tail is ahead of the head |
 //!
-//! Shown by `tests/core/maps.rs`: several producers and a consumer, every record whole, once and in order.
+//! Proved: models `ring_record_is_whole` and `ring_space_is_given_back` (`tests/loom.rs`), with twins without [I] and
+//! without [K]. Shown by `tests/core/maps.rs`: several producers and a consumer, every record whole, once and in order.
 
 use owlet_percpu::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::errno;
+use super::{errno, order};
 use crate::memory;
 
 const PADDING: u64 = 1 << 63;
 
 /// The ring buffer.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(crate) struct Ring {
     words: Box<[AtomicU64]>,
     /// Words reserved since the start.
     head: AtomicU64,
@@ -52,7 +53,7 @@ pub(super) struct Ring {
 
 impl Ring {
     /// A ring of `bytes`, a power of two.
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         Self {
             words: (0..bytes / 8).map(|_| AtomicU64::new(0)).collect(),
             head: AtomicU64::new(0),
@@ -68,7 +69,7 @@ impl Ring {
     ///
     /// # Safety
     /// `data` is valid for reads of `len` bytes.
-    pub(super) unsafe fn push(&self, data: *const u8, len: usize) -> Result<(), i64> {
+    pub(crate) unsafe fn push(&self, data: *const u8, len: usize) -> Result<(), i64> {
         let size = self.size();
         let need = u64::try_from(len.div_ceil(8)).unwrap_or(u64::MAX).saturating_add(1);
         if need > size / 2 {
@@ -84,37 +85,35 @@ impl Ring {
             done += piece;
         }
         // [I] Release: pairs with [J].
-        self.word(at).store(u64::try_from(len).unwrap_or(0) + 1, Release);
+        self.word(at).store(u64::try_from(len).unwrap_or(0) + 1, order::HEADER);
         Ok(())
     }
 
     /// Takes `need` words in one piece and returns the position of the first.
     fn reserve(&self, need: u64) -> Option<u64> {
         let size = self.size();
-        let mut head = self.head.load(Relaxed);
         loop {
+            // [L] Acquire: pairs with [K]; and whoever sees a tail sees a head that is not behind it.
+            let tail = self.tail.load(Acquire);
+            let head = self.head.load(Relaxed);
             let to_end = size - head % size;
             let padding = if to_end < need { to_end } else { 0 };
-            // [L] Acquire: pairs with [K].
-            let used = head.wrapping_sub(self.tail.load(Acquire));
-            if used.checked_add(padding + need)? > size {
+            if head.wrapping_sub(tail) + padding + need > size {
                 return None;
             }
-            match self.head.compare_exchange_weak(head, head + padding + need, Relaxed, Relaxed) {
-                Ok(_) => {
-                    if padding != 0 {
-                        // [I] Release: pairs with [J].
-                        self.word(head).store(PADDING | padding, Release);
-                    }
-                    return Some(head + padding);
+            let new = head + padding + need;
+            if self.head.compare_exchange_weak(head, new, Relaxed, Relaxed).is_ok() {
+                if padding != 0 {
+                    // [I] Release: pairs with [J].
+                    self.word(head).store(PADDING | padding, order::HEADER);
                 }
-                Err(seen) => head = seen,
+                return Some(head + padding);
             }
         }
     }
 
     /// Takes the oldest record.
-    pub(super) fn pop(&self) -> Option<Vec<u8>> {
+    pub(crate) fn pop(&self) -> Option<Vec<u8>> {
         if self.consuming.swap(true, Acquire) {
             return None;
         }
@@ -153,11 +152,11 @@ impl Ring {
             self.word(at).store(0, Relaxed);
         }
         // [K] Release: pairs with [L].
-        self.tail.store(tail + words, Release);
+        self.tail.store(tail + words, order::TAIL);
     }
 
     /// What `bpf_ringbuf_query` answers: bytes in use, size, consumer's and producer's positions.
-    pub(super) fn query(&self, what: u64) -> u64 {
+    pub(crate) fn query(&self, what: u64) -> u64 {
         let (head, tail) = (self.head.load(Relaxed), self.tail.load(Relaxed));
         let words = match what {
             0 => head.wrapping_sub(tail),

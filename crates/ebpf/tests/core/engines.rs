@@ -584,3 +584,43 @@ fn without_executable_memory_programs_are_interpreted() {
         assert_eq!(engines[7], Engine::Jit, "seven calls make executable memory: {engines:?}");
     }
 }
+
+/// Code is never writable and executable at once, and what is mapped stays as it is.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn code_is_not_writable() {
+    let (_module, program) = compiled(&image(Vec::new(), &[asm::call(5), asm::exit()]));
+    assert_eq!(program.engine(), Engine::Jit, "{}", program.engine_why());
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let code: Vec<_> = maps.lines().filter(|line| line.contains("memfd:owlet-code")).collect();
+    assert!(!code.is_empty());
+    // Another test may be filling a mapping that is not executable yet.
+    assert!(code.iter().all(|line| line.contains(" r-xs ") || line.contains(" rw-s ")), "{code:?}");
+    assert!(!maps.lines().any(|line| line.contains("owlet-code") && line.contains("rwx")));
+}
+
+/// Where no page may become executable that was not so from the start, programs are compiled all the same.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn code_is_made_under_mdwe() {
+    const PR_SET_MDWE: i32 = 65;
+    const CHILD: &str = "OWLET_TEST_MDWE";
+    if std::env::var_os(CHILD).is_none() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "engines::code_is_made_under_mdwe", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    // SAFETY: takes numbers only.
+    if unsafe { libc::prctl(PR_SET_MDWE, 1_u64, 0_u64, 0_u64, 0_u64) } != 0 {
+        println!("skipped: the kernel has no MDWE");
+        return;
+    }
+    let (_module, program) =
+        compiled(&image(Vec::new(), &[asm::alu_imm(Alu::Mov, Reg::R0, 9), asm::exit()]));
+    assert_eq!(program.engine(), Engine::Jit, "{}", program.engine_why());
+    assert_eq!(program.run(&context()), 9);
+}

@@ -1,4 +1,5 @@
 //! The crate without features: images, shapes, maps, both engines.
+#![cfg(not(loom))]
 
 mod common;
 mod differential;

@@ -1,4 +1,5 @@
 //! Feature `load`: objects of clang, what the verifier refuses, damaged objects.
+#![cfg(not(loom))]
 
 mod hostile;
 mod objects;
