@@ -7,6 +7,7 @@
 //! | `call` | a callback for each object, by the library's worker |
 //! | `two-batches` | before, B: two batches for each producer, queued as work that waits for a grace period |
 //! | `pool`, `domain` | after: blocks with cookies |
+//! | `recycled` | the same pool, which new objects also come from |
 //! | `crossbeam-epoch`, `seize` | peers; `call_rcu` of liburcu is in `urcu/bench.c` |
 //! | `malloc` | freed as late and in batches as `domain` does, without protection: the allocator's share |
 //! | `floor` | freed at once: no protection |
@@ -89,6 +90,11 @@ trait Way<const N: usize>: 'static {
 
     fn prepare() {}
     fn thread() -> Self::Thread;
+    /// A new object.
+    #[inline(always)]
+    fn make(i: u64) -> *mut Object<N> {
+        fill(Box::new_uninit(), i)
+    }
     /// A section of a reader around `body`.
     fn section(body: impl FnOnce()) {
         let _section = DOMAIN.read();
@@ -109,18 +115,17 @@ trait Way<const N: usize>: 'static {
     }
 }
 
-/// Boxes an object, with a stamp if it is one of the sample. Written in place, word by word: built on the
+/// Makes an object, with a stamp if it is one of the sample. Written in place, word by word: built on the
 /// stack and copied it stalls on its own stores, for as long as the allocator takes.
 #[inline(always)]
-fn new<const N: usize>(i: u64) -> *mut Object<N> {
+fn fill<const N: usize>(mut room: Box<MaybeUninit<Object<N>>>, i: u64) -> *mut Object<N> {
     let stamp = if i.is_multiple_of(SAMPLE) { clock(libc::CLOCK_MONOTONIC) } else { 0 };
-    let mut words = Box::<[u64; N]>::new_uninit();
     // SAFETY: words without contents may be anything.
-    let room: &mut [MaybeUninit<u64>; N] = unsafe { &mut *words.as_mut_ptr().cast() };
-    for (n, word) in room.iter_mut().enumerate() {
+    let words: &mut [MaybeUninit<u64>; N] = unsafe { &mut *room.as_mut_ptr().cast() };
+    for (n, word) in words.iter_mut().enumerate() {
         word.write(if n == 0 { stamp } else { i });
     }
-    Box::into_raw(words).cast()
+    Box::into_raw(room).cast()
 }
 
 struct Floor;
@@ -195,6 +200,43 @@ impl Way<8> for ByPool {
     type Thread = ();
 
     fn thread() {}
+
+    #[inline(always)]
+    unsafe fn retire((): &mut (), object: NonNull<Object<8>>) {
+        // SAFETY: the caller's.
+        unsafe { POOL_64.retire_raw(object) };
+    }
+}
+
+/// A pool that objects also come from.
+struct Recycled;
+
+impl Way<3> for Recycled {
+    type Thread = ();
+
+    fn thread() {}
+
+    #[inline(always)]
+    fn make(i: u64) -> *mut Object<3> {
+        fill(POOL_24.uninit(), i)
+    }
+
+    #[inline(always)]
+    unsafe fn retire((): &mut (), object: NonNull<Object<3>>) {
+        // SAFETY: the caller's.
+        unsafe { POOL_24.retire_raw(object) };
+    }
+}
+
+impl Way<8> for Recycled {
+    type Thread = ();
+
+    fn thread() {}
+
+    #[inline(always)]
+    fn make(i: u64) -> *mut Object<8> {
+        fill(POOL_64.uninit(), i)
+    }
 
     #[inline(always)]
     unsafe fn retire((): &mut (), object: NonNull<Object<8>>) {
@@ -541,7 +583,7 @@ fn produce<const N: usize, W: Way<N>>(objects: u64) {
     let cell = AtomicPtr::new(std::ptr::null_mut::<Object<N>>());
     let mut thread = W::thread();
     for i in 0..=objects {
-        let next = if i == objects { std::ptr::null_mut() } else { new(i) };
+        let next = if i == objects { std::ptr::null_mut() } else { W::make(i) };
         if let Some(old) = NonNull::new(cell.swap(next, Ordering::AcqRel)) {
             // SAFETY: from a box, just unpublished, by this thread, which is the only one to do so.
             unsafe { W::retire(&mut thread, old) };
@@ -560,6 +602,8 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         Case::call("malloc-64", run::<8, Later>),
         Case::call("pool-24", run::<3, ByPool>),
         Case::call("pool-64", run::<8, ByPool>),
+        Case::call("recycled-24", run::<3, Recycled>),
+        Case::call("recycled-64", run::<8, Recycled>),
         Case::call("domain-24", run::<3, ByDomain>),
         Case::call("domain-64", run::<8, ByDomain>),
         Case::call("call-24", run::<3, ByCall>),

@@ -29,6 +29,8 @@ impl Store {
 
     /// [`Store::flush`], frees what is ready, and has a grace period brought about for the rest.
     pub(super) fn flush_and_ask(&'static self) {
+        // Nor is it to wait for somebody who wants memory.
+        self.reuses.store(0, Ordering::Relaxed);
         self.flush();
         self.reclaim_here(usize::MAX);
         if let (Some(engine), Some(cookie)) = (self.engine(), self.newest())
@@ -105,11 +107,10 @@ pub(crate) fn flush(engine: EngineRef) {
 pub(crate) fn trim(engine: EngineRef) -> usize {
     fork::check();
     engine.0.free.back_off();
-    let shrunk: usize = store::of(engine)
-        .map(|store| {
-            store.flush_and_ask();
-            store.shrink(true)
-        })
-        .sum();
-    shrunk * super::block::PAGE
+    let given_back = |store: &'static Store| {
+        store.flush_and_ask();
+        let ready = store.give_ready_back().unwrap_or(0) as usize;
+        ready + store.shrink(true) * super::block::PAGE
+    };
+    store::of(engine).map(given_back).sum()
 }

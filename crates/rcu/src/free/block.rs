@@ -9,7 +9,7 @@
 //! | word | written by | meaning |
 //! |---|---|---|
 //! | `fill` | whoever may put objects in | bits 0..16: where the next object goes, counted so that bit 15 is set when there is no more room; from bit 16: weight in [`UNIT`]s, of which [`FULL`] looks at those that make 256 KiB |
-//! | `stamp` | the same, before the commit | the domain's sequence number as it was when the last object came |
+//! | `stamp` | the same, before the commit | the domain's sequence number as it was when the last object came; in a block of memory to be used again, how many addresses are left |
 //! | `link` | the queue it is in, or its one owner | place, moment |
 //! | the rest | its one owner, before it is opened | |
 //!
@@ -36,6 +36,17 @@ pub(crate) type Bulk = unsafe fn(Batch<'_>);
 pub(crate) struct Ways {
     /// Frees them.
     pub(crate) free: Bulk,
+    /// If their memory can be used again: what that takes.
+    pub(crate) reuse: Option<Reuse>,
+}
+
+/// How memory is got out of a pool's objects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reuse {
+    /// Ends them; leaves their memory.
+    pub(crate) empty: Bulk,
+    /// Gives memory back that [`Reuse::empty`] left.
+    pub(crate) discard: Bulk,
 }
 
 /// Objects that somebody has in hand.
@@ -63,7 +74,13 @@ impl Batch<'_> {
             let first = first.load(Ordering::Relaxed);
             let second = rest.first().map_or(0, |word| word.load(Ordering::Relaxed));
             let object = core::ptr::with_exposed_provenance_mut::<()>(first);
-            if !super::twice::forget(object) {
+            if super::twice::forget(object) {
+                // Nor is its memory used again.
+                self.items
+                    .get((at - 1) * WORDS)
+                    .into_iter()
+                    .for_each(|item| item.store(0, RELAXED));
+            } else if !object.is_null() {
                 each(object, second);
             }
         }
@@ -108,7 +125,9 @@ pub(crate) struct Block {
     items: [AtomicUsize; WORDS],
 }
 
-const HEADER: usize = 64;
+const RELAXED: Ordering = Ordering::Relaxed;
+/// Bytes before the objects.
+pub(super) const HEADER: usize = 64;
 const WORDS: usize = (PAGE - HEADER) / 8;
 
 const _: () = assert!(size_of::<Block>() == PAGE, "a block is a page");
@@ -190,6 +209,11 @@ impl Block {
         (self.fill.load(Ordering::Relaxed) >> 16) * UNIT as u64
     }
 
+    /// What is left of a block of memory to be used again, in bytes.
+    pub(crate) fn bytes_left(&self) -> u64 {
+        self.bytes() / (self.objects() as u64).max(1) * self.stamp.load(RELAXED)
+    }
+
     /// Puts an object in. The caller has the block to itself, and there is room.
     pub(crate) fn put(&self, words: Words, weight: u64) {
         let at = self.objects() * Self::words(self.kind());
@@ -199,6 +223,41 @@ impl Block {
         let fill = self.fill.load(Ordering::Relaxed).wrapping_add(weight);
         // Release: a forked child that finds the count finds the words.
         self.fill.store(fill, Ordering::Release);
+    }
+
+    /// Ends a pool's objects that have not been ended yet, and leaves their memory.
+    ///
+    /// # Safety
+    /// As [`Block::free_objects`].
+    pub(crate) unsafe fn empty_objects(&self, reuse: Reuse) {
+        let items = self.items.get(..self.objects()).unwrap_or_default();
+        // SAFETY: the caller's.
+        unsafe { (reuse.empty)(Batch { items, done: &self.done, free: None }) };
+    }
+
+    /// Takes an address of memory that is left, after [`Block::empty_objects`]; null where an object was
+    /// leaked.
+    pub(crate) fn take_last(&self) -> *mut () {
+        let left = self.stamp.load(RELAXED).saturating_sub(1);
+        self.stamp.store(left, RELAXED);
+        let at = self.items.get(left as usize).map_or(0, |item| item.load(RELAXED));
+        core::ptr::with_exposed_provenance_mut(at)
+    }
+
+    /// From here on the block is one of memory to be used again: as much as it had objects.
+    pub(crate) fn offer_all(&self) {
+        self.stamp.store(self.objects() as u64, RELAXED);
+    }
+
+    /// Gives back what memory is left.
+    ///
+    /// # Safety
+    /// The caller has the block to itself, and it is one of memory to be used again.
+    pub(crate) unsafe fn discard(&self, reuse: Reuse) {
+        let left = self.stamp.swap(0, RELAXED) as usize;
+        let items = self.items.get(..left).unwrap_or_default();
+        // SAFETY: the caller's.
+        unsafe { (reuse.discard)(Batch { items, done: &AtomicUsize::new(0), free: None }) };
     }
 
     /// Frees the objects that have not been freed yet. Whatever panics has been freed.

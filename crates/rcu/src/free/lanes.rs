@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `frozen` | the store's freezer | not 0: sequences leave the lane alone |
 //! | `open` | sequences; the freezer while `frozen` | the first bank's open blocks |
+//! | `ready` | the same | a block of addresses of memory to be used again (`reuse`) |
 //! | `Bank::lock` | whoever comes | `identity` of the thread that has the bank |
 //! | `Bank::open` | its owner | the other bank's |
 //! | `queue` | see `queue` | closed blocks |
@@ -41,6 +42,7 @@ pub(crate) const SHIFT: u32 = 8;
 pub(crate) struct Lane {
     pub(super) frozen: AtomicU32,
     pub(super) open: [AtomicPtr<Block>; KINDS],
+    pub(super) ready: AtomicPtr<Block>,
     pub(super) bank: Bank,
     pub(super) queue: Shelf,
 }
@@ -79,12 +81,12 @@ impl Lane {
 
     /// Takes an open block out of a frozen lane.
     pub(super) fn take(&self, kind: usize) -> *mut Block {
-        let null = core::ptr::null_mut();
-        self.open.get(kind).map_or(null, |open| {
-            let old = open.load(Ordering::Acquire);
-            open.store(null, Ordering::Relaxed);
-            old
-        })
+        self.open.get(kind).map_or(core::ptr::null_mut(), take)
+    }
+
+    /// Takes the memory to be used again out of a frozen lane.
+    pub(super) fn take_ready(&self) -> *mut Block {
+        take(&self.ready)
     }
 
     /// Sequences may run again.
@@ -92,6 +94,12 @@ impl Lane {
         // [F4] Release: pairs with the sequence's look at `frozen`, an acquire as every load on x86-64.
         self.frozen.store(0, Ordering::Release);
     }
+}
+
+fn take(place: &AtomicPtr<Block>) -> *mut Block {
+    let old = place.load(Ordering::Acquire);
+    place.store(core::ptr::null_mut(), Ordering::Relaxed);
+    old
 }
 
 /// A bank that is ours for the moment.

@@ -99,6 +99,9 @@ pub struct RetireStats {
     pub residency: Duration,
     /// The longest.
     pub residency_max: Duration,
+    /// Objects of a pool whose memory was kept to be used again ([`Pool::boxed`](crate::free::Pool::boxed)),
+    /// of those freed.
+    pub reused: u64,
     /// Objects freed at once, after a wait, because there was no memory for a block.
     pub inline: u64,
     /// Objects whose destructor panicked.
@@ -163,6 +166,7 @@ counts!(
     by_producers,
     asked,
     residency_ns,
+    reused,
     inline,
     panicked,
     leaked,
@@ -326,6 +330,7 @@ pub(super) fn stats(
         batches,
         residency: Duration::from_nanos(of(&sum.residency_ns).checked_div(freed).unwrap_or(0)),
         residency_max: Duration::from_nanos(ledger.residency_max.load(Ordering::Relaxed)),
+        reused: of(&sum.reused),
         inline: of(&sum.inline),
         panicked: of(&sum.panicked),
         leaked: of(&sum.leaked),

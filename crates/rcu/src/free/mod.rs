@@ -23,6 +23,8 @@
 //! closes blocks that have been open for long ([`Limits::linger`]), so that a lone object is freed in
 //! time.
 //!
+//! *Memory of a pool's objects* is used again without the allocator, if it is asked for: `reuse`.
+//!
 //! *A barrier* turns the generation over (`tally`), closes all open blocks and waits until no block of the
 //! old generation is left.
 //!
@@ -42,7 +44,7 @@
 //! So objects in a half-empty block need no grace period of their own if others have come about.
 //!
 //! # Who may write what
-//! `lanes` (open blocks), `queue` (closed ones), `block` (a block's words), `store` (where all that is).
+//! `lanes` (open blocks, ready ones), `queue` (closed ones), `block` (a block's words), `store` (where all that is).
 //!
 //! # Barriers
 //! `[F1]` in `tally`, `[F2]` in `queue`, `[F3]` to `[F5]` in `lanes`; `[L]` in `turns` is a snapshot's.
@@ -113,6 +115,8 @@ pub mod queue;
 mod reclaim;
 #[cfg(not(loom))]
 mod retire;
+#[cfg(not(loom))]
+mod reuse;
 #[cfg(not(loom))]
 mod serve;
 #[cfg(not(loom))]

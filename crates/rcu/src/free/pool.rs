@@ -2,10 +2,11 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::block::{Batch, Free, POOL, Ways, weight};
+use super::block::{Batch, Free, POOL, Reuse, Ways, weight};
 use super::ledger::{self, RetireStats, bump};
 use super::put::{NoMemory, put_into, retired_twice};
 use super::reclaim::{help, is_freeing};
@@ -44,7 +45,7 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
     /// A pool of boxes, freed after grace periods of `domain`.
     #[must_use]
     pub const fn new(domain: &'d dyn Domain) -> Self {
-        Self::with(domain, const { &Ways { free: drop_boxes::<T> } }, None)
+        Self::with(domain, const { &ways::<T>() }, None)
     }
 
     /// A pool of objects that `free` frees.
@@ -53,7 +54,7 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
     /// `free` may be called on any thread with the address of whatever is retired to the pool.
     #[must_use]
     pub const unsafe fn new_with(domain: &'d dyn Domain, free: unsafe fn(*mut ())) -> Self {
-        Self::with(domain, &Ways { free: call_each }, Some(free))
+        Self::with(domain, &Ways { free: call_each, reuse: None }, Some(free))
     }
 
     const fn with(domain: &'d dyn Domain, ways: &'static Ways, free: Option<Free>) -> Self {
@@ -69,6 +70,50 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
         assert!(self.free.is_none(), "a box is retired to a pool of something else");
         // SAFETY: a box, as the pool wants it, and ours.
         unsafe { self.retire_raw(NonNull::from(Box::leak(object))) };
+    }
+
+    /// A box, as by [`Box::new`], where there is some in memory of an object of the pool whose grace period is
+    /// over. Only for pools made by [`Pool::new`] (others have none: `Box::new`).
+    ///
+    /// Takes about as long as [`Pool::retire`], half of what the allocator does, and memory comes from where
+    /// this CPU last used it. One call in some hundred drops the objects of a block, as retiring does: not
+    /// while holding a lock that their destructors take. Inside a destructor of a retired object and without
+    /// restartable sequences it is `Box::new`.
+    ///
+    /// Memory that is ready and not asked for is given back: after one more grace period, at the domain's
+    /// cap, by [`trim`](crate::free::trim), and when nothing waits any more.
+    #[inline]
+    #[must_use]
+    pub fn boxed(&self, value: T) -> Box<T> {
+        Box::write(self.uninit(), value)
+    }
+
+    /// [`Pool::boxed`] without contents, to be written in place.
+    #[inline]
+    #[must_use]
+    pub fn uninit(&self) -> Box<MaybeUninit<T>> {
+        if let Some(store) = self.made().filter(|_| size_of::<T>() != 0) {
+            // SAFETY: a store.
+            let at = unsafe { arch::pull(store) };
+            let at = core::ptr::with_exposed_provenance_mut::<MaybeUninit<T>>(at);
+            if !at.is_null() {
+                // SAFETY: memory of a box of `T` that was dropped in place, ours alone.
+                return unsafe { Box::from_raw(at) };
+            }
+            return self.uninit_slow(store);
+        }
+        Box::new_uninit()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn uninit_slow(&self, store: &'static Store) -> Box<MaybeUninit<T>> {
+        crate::engine::fork::check();
+        match store.refill().filter(|at| !at.is_null()) {
+            // SAFETY: as in uninit().
+            Some(at) => unsafe { Box::from_raw(at.cast()) },
+            None => Box::new_uninit(),
+        }
     }
 
     /// [`Pool::retire`] unless the domain's cap is reached.
@@ -182,6 +227,21 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
     }
 }
 
+/// What can be done with boxes of `T`.
+const fn ways<T>() -> Ways {
+    let reuse = Reuse { empty: drop_in_place::<T>, discard: drop_boxes::<MaybeUninit<T>> };
+    Ways { free: drop_boxes::<T>, reuse: if size_of::<T>() == 0 { None } else { Some(reuse) } }
+}
+
+/// Drops what is in boxes, and leaves their memory.
+///
+/// # Safety
+/// As [`drop_boxes`].
+unsafe fn drop_in_place<T>(batch: Batch<'_>) {
+    // SAFETY: the caller's.
+    batch.each::<1>(|at, _| unsafe { core::ptr::drop_in_place(at.cast::<T>()) });
+}
+
 /// Frees boxes.
 ///
 /// # Safety
@@ -206,6 +266,10 @@ impl<T: Send + 'static> Drop for Pool<'_, T> {
     fn drop(&mut self) {
         if let Some(store) = self.made() {
             store.flush_and_ask();
+            // The next pool's objects may be of another size.
+            while store.give_ready_back().is_none() {
+                std::thread::yield_now();
+            }
             store.release();
         }
     }

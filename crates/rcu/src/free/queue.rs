@@ -9,7 +9,8 @@
 //! | `head`, `Link::next` | the lock's owner | the oldest block and, from each, the next younger one |
 //! | `tail` | the lock's owner | the youngest; a hint to whoever puts a fork right |
 //! | `len`, `spares` | the lock's owner | how many; read by anybody, as a hint |
-//! | `pushes`, `seen` | the lock's owner; the worker | how often something was pushed, and had been at the worker's last look |
+//! | `batch` | the lock's owner | blocks that came one after the other with the youngest one's moment |
+//! | `pushes`, `seen`, `idle` | the lock's owner; the worker | how often something was pushed, and had been at the worker's last look; how many looks in a row found nothing new |
 //! | `spare` | the lock's owner | empty blocks, linked by `next` |
 //!
 //! # Barriers
@@ -78,6 +79,8 @@ pub struct Queue {
     spares: AtomicU32,
     pushes: AtomicU32,
     seen: AtomicU32,
+    idle: AtomicU32,
+    batch: AtomicU32,
 }
 
 /// A queue that is ours for the moment.
@@ -104,6 +107,8 @@ impl Queue {
             spares: AtomicU32::new(0),
             pushes: AtomicU32::new(0),
             seen: AtomicU32::new(0),
+            idle: AtomicU32::new(0),
+            batch: AtomicU32::new(0),
         }
     }
 
@@ -134,11 +139,21 @@ impl Queue {
         self.spares.load(Ordering::Relaxed)
     }
 
-    /// The worker's: true if nothing has been pushed since it last asked. Those who push also free.
+    /// Blocks that came one after the other with the youngest one's moment; a hint.
     #[must_use]
-    pub fn is_deserted(&self) -> bool {
+    pub fn batch(&self) -> u32 {
+        self.batch.load(Ordering::Relaxed)
+    }
+
+    /// The worker's: how often in a row it has asked since something was pushed, now included. Those who
+    /// push also free.
+    #[must_use]
+    pub fn deserted(&self) -> u32 {
         let pushes = self.pushes.load(Ordering::Relaxed);
-        self.seen.swap(pushes, Ordering::Relaxed) == pushes
+        let same = self.seen.swap(pushes, Ordering::Relaxed) == pushes;
+        let asked = if same { self.idle.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.idle.store(asked, Ordering::Relaxed);
+        asked
     }
 
     /// In a forked child whose only thread is `me`: if another thread had the queue, it is freed and its
@@ -177,10 +192,14 @@ impl Locked<'_> {
         block.next.store(core::ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: null, or the youngest block in the list, which nobody frees.
         let last = unsafe { queue.tail.load(Ordering::Relaxed).as_ref() };
+        let mut batch = 0;
         match last {
             Some(last) => {
                 if !is_at_or_after(block.cookie(), last.cookie()) {
                     block.set_cookie(last.cookie());
+                }
+                if block.cookie() == last.cookie() {
+                    batch = queue.batch();
                 }
                 // Release: a forked child that finds the link finds the block.
                 last.next.store(link.as_ptr(), Ordering::Release);
@@ -191,6 +210,7 @@ impl Locked<'_> {
         queue.len.store(queue.len() + 1, Ordering::Relaxed);
         let pushes = queue.pushes.load(Ordering::Relaxed).wrapping_add(1);
         queue.pushes.store(pushes, Ordering::Relaxed);
+        queue.batch.store(batch.saturating_add(1), Ordering::Relaxed);
     }
 
     /// Takes the oldest block out, if `ready` says so of its moment.

@@ -18,13 +18,15 @@ use crate::engine::pace::Futex;
 use crate::seq::{Cookie, is_at_or_after};
 use crate::{callback, stall, worker};
 
-/// Blocks of one CPU that wait before a grace period is asked for at once; fewer wait for the worker's
+/// Blocks of one CPU that wait for one moment before it is asked for at once; fewer wait for the worker's
 /// next tick. A membarrier beside a busy CPU costs what freeing some hundred objects does; sixteen blocks
 /// still fit the second-level cache (8, 12, 32: dearer).
 pub(super) const START: u32 = 16;
 /// Blocks that a thread frees for each one that it closes: enough to catch up within the time of the next
 /// grace period, and no more, so that the allocator hands out again what is still in the cache.
 const SHARE: usize = 2;
+/// For how many grace periods blocks are kept ready where memory is used again.
+const KEPT: u64 = 2;
 /// For how long [`Backpressure::Help`] holds a thread up.
 const HELP: Duration = Duration::from_millis(2);
 /// After how long a wait at the cap is reported.
@@ -52,15 +54,26 @@ impl Store {
     /// # Safety
     /// The caller has the block to itself, and the grace period of its last object is over.
     pub(super) unsafe fn free_block(&'static self, block: NonNull<Block>) {
+        // SAFETY: the caller's.
+        let free = |block: &Block| unsafe { block.free_objects(self.ways(), self.free()) };
+        // SAFETY: the caller's.
+        unsafe { self.work_off(block, free) };
+        // SAFETY: the caller's; its objects are gone.
+        unsafe { self.give_back(block) };
+    }
+
+    /// Calls `free` until all objects of a block are done with, and books that.
+    ///
+    /// # Safety
+    /// As [`Store::free_block`].
+    pub(super) unsafe fn work_off(&'static self, block: NonNull<Block>, free: impl Fn(&Block)) {
         let Some(engine) = self.engine() else { return };
         // SAFETY: the caller's.
         let inner = unsafe { block.as_ref() };
         let before = IN_HAND.with(|hand| hand.replace(Some((self, block))));
         loop {
             // What a destructor that panics was working on is as good as freed; the others go on.
-            // SAFETY: the caller's.
-            let free = || unsafe { inner.free_objects(self.ways(), self.free()) };
-            match catch_unwind(AssertUnwindSafe(free)) {
+            match catch_unwind(AssertUnwindSafe(|| free(inner))) {
                 Ok(()) => break,
                 // What was thrown may panic again when dropped, so it is not.
                 Err(thrown) => core::mem::forget(thrown),
@@ -79,8 +92,6 @@ impl Store {
         }
         self.counts.bytes.fetch_sub(bytes, Ordering::Relaxed);
         ledger.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        // SAFETY: the caller's; its objects are gone.
-        unsafe { self.give_back(block) };
         if ledger.waiting.load(Ordering::Relaxed) != 0 {
             ledger.gate.open(&Futex::default());
         }
@@ -98,13 +109,23 @@ impl Store {
         most: usize,
         whose: impl Fn(&Queue) -> bool,
     ) -> usize {
+        self.reclaim_late(most, 0, whose)
+    }
+
+    /// [`Store::reclaim_from`] of what has been ready for so many grace periods.
+    fn reclaim_late(
+        &'static self,
+        most: usize,
+        periods: u64,
+        whose: impl Fn(&Queue) -> bool,
+    ) -> usize {
         let Some(engine) = self.engine().filter(|_| !is_freeing()) else { return 0 };
         self.drain_overflow();
         let (me, mut freed) = (crate::held::identity(), 0);
         for queue in self.queues().filter(|queue| whose(queue)) {
             while freed < most && !queue.is_empty() {
                 // Only as long as the first is ready: the others are no older (invariant 1 of `queue`).
-                let ready = |cookie| engine.poll(Cookie(cookie));
+                let ready = |cookie: u64| engine.poll(Cookie(cookie.wrapping_add(2 * periods)));
                 let Some(link) = queue.try_lock(me).and_then(|mut queue| queue.pop(ready)) else {
                     break;
                 };
@@ -124,27 +145,34 @@ impl Store {
         freed
     }
 
-    /// [`Store::reclaim_here`], from the present CPU's queue only.
-    fn reclaim_own(&'static self, most: usize) {
-        let Some(own) = self.queues().next() else { return };
-        let freed = self.reclaim_from(most, |queue| core::ptr::eq(own, queue));
+    /// [`Store::reclaim_here`], from the present CPU's queue only; says how many.
+    fn reclaim_own(&'static self, most: usize, periods: u64) -> usize {
+        let Some(own) = self.queues().next() else { return 0 };
+        let freed = self.reclaim_late(most, periods, |queue| core::ptr::eq(own, queue));
         bump(&self.counts.by_producers, freed as u64);
+        freed
     }
 
     /// A block has been closed, with that moment.
     pub(super) fn after_close(&'static self, engine: EngineRef, cookie: Cookie) {
         let ledger = &engine.0.free;
         let pressed = ledger.is_pressed();
-        self.reclaim_own(SHARE);
-        let waiting = self.queues().next().map_or(0, Queue::len);
-        if waiting < START && !pressed {
+        // What nobody has wanted as memory for some grace periods.
+        let periods = if self.reuses() { KEPT } else { 0 };
+        self.reclaim_own(SHARE, periods);
+        let own = self.queues().next();
+        if own.is_some_and(|own| own.batch() < START) && !pressed {
             self.arm(TICK);
         } else if !is_at_or_after(engine.wanted().0, cookie.0) && !engine.poll(cookie) {
             self.ask(engine, cookie, false);
-            self.reclaim_own(SHARE);
+            self.reclaim_own(SHARE, periods);
         }
-        if ledger.is_full() {
-            self.at_cap(engine);
+        while ledger.is_full() {
+            // No more than there has to be room for: memory is better used again than given back.
+            if self.reclaim_own(1, 0) == 0 {
+                self.at_cap(engine);
+                break;
+            }
         }
     }
 
@@ -196,7 +224,12 @@ impl Store {
 pub(super) fn help(engine: EngineRef) -> bool {
     let ledger = &engine.0.free;
     for store in store::of(engine) {
-        store.reclaim_here(usize::MAX);
+        if store.reuses() {
+            // No more than there has to be room for.
+            while ledger.is_full() && store.reclaim_here(1) != 0 {}
+        } else {
+            store.reclaim_here(usize::MAX);
+        }
         if let Some(cookie) = store.newest()
             && ledger.is_full()
             && !engine.poll(cookie)

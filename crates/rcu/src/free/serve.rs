@@ -5,7 +5,6 @@ use core::time::Duration;
 
 use owlet_sys::clock::monotonic_ns;
 
-use super::queue::Queue;
 use super::reclaim::START;
 use super::store::{self, IDLE, Store, TICK, TIMER};
 use crate::engine::EngineRef;
@@ -13,6 +12,8 @@ use crate::worker::Need;
 
 /// Blocks freed in a row before the worker looks after other domains.
 const TURN: usize = 8;
+/// For so many ticks what is ready is left to those who may want it as memory.
+const PATIENCE: u32 = 4;
 /// How long a few full blocks may wait for more before the worker asks for a grace period.
 const TICK_NS: u64 = 4_000_000;
 
@@ -30,12 +31,14 @@ impl Store {
         fence(Ordering::SeqCst);
         if self.is_empty() {
             self.shrink(false);
+            self.give_ready_back();
             return None;
         }
         // Where blocks are being closed, whoever closes them frees them: closer to their caches, and to the
         // allocator's. What is left to the worker is what nobody comes by for.
         let tick = monotonic_ns().saturating_sub(self.looked.load(Ordering::Relaxed)) >= TICK_NS;
-        let again = tick && self.reclaim_from(TURN, Queue::is_deserted) == TURN;
+        let patience = if self.reuses() { PATIENCE } else { 1 };
+        let again = tick && self.reclaim_from(TURN, |queue| queue.deserted() >= patience) == TURN;
         if tick && !again {
             self.looked.store(monotonic_ns(), Ordering::Relaxed);
         }
@@ -49,7 +52,7 @@ impl Store {
         let open = self.serve_open(engine).map(later);
         let full = self.newest().filter(|cookie| !engine.poll(*cookie)).map(|cookie| {
             let ledger = &engine.0.free;
-            let many = self.queues().any(|queue| queue.len() >= START) || ledger.is_pressed();
+            let many = self.queues().any(|queue| queue.batch() >= START) || ledger.is_pressed();
             // A few are given a tick to become many, once.
             let waited = monotonic_ns().saturating_sub(self.ticking.load(Ordering::Relaxed));
             let within = if many || waited >= TICK_NS { 0 } else { TICK_NS - waited };

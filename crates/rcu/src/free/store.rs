@@ -67,6 +67,8 @@ pub(crate) struct Store {
     /// Opened when a generation is empty.
     pub(super) gate: Gate,
     pub(super) counts: Counts,
+    /// Not 0 once somebody has asked for memory to be used again (see `reuse`).
+    pub(super) reuses: AtomicU32,
 }
 
 const FREE: u32 = 0;
@@ -113,6 +115,7 @@ pub(super) fn claim(
     store.engine.store(core::ptr::from_ref(engine.0).cast_mut(), Ordering::Relaxed);
     store.seq.store(engine.0.seq_at().cast_mut(), Ordering::Relaxed);
     store.counts.clear();
+    store.reuses.store(0, Ordering::Relaxed);
     store.tune(engine);
     Some(store)
 }
@@ -133,6 +136,34 @@ fn map() -> Option<&'static Store> {
             Ok(_) => return Some(store),
             Err(now) => head = now,
         }
+    }
+}
+
+/// See [`Store::freezer`].
+pub(super) struct Freezer(&'static Store);
+
+impl Freezer {
+    /// Freezes the lanes that `which` accepts and, after the heavy fence, calls `take` with each: that
+    /// takes something out and thaws it.
+    pub(super) fn each(&self, which: impl Fn(&Lane) -> bool, mut take: impl FnMut(&'static Lane)) {
+        let lanes = self.0.lanes();
+        let mut any = false;
+        for lane in lanes.iter().filter(|lane| which(lane)) {
+            lane.freeze();
+            any = true;
+        }
+        if any {
+            // [F3] see there.
+            owlet_percpu::fence::heavy_rseq();
+        }
+        let frozen = |lane: &&Lane| lane.frozen.load(Ordering::Relaxed) != 0;
+        lanes.iter().filter(frozen).for_each(&mut take);
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.0.freezer.store(0, Ordering::Release);
     }
 }
 
@@ -257,6 +288,23 @@ impl Store {
     pub(super) unsafe fn give_back(&'static self, block: NonNull<Block>) {
         // SAFETY: the caller's.
         let generation = unsafe { block.as_ref() }.generation.load(Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { self.put_away(block) };
+        self.count_out(generation);
+    }
+
+    /// The last of a block's objects has been freed.
+    pub(super) fn count_out(&self, generation: u32) {
+        if self.tally.close(generation) {
+            self.gate.open(&Futex::default());
+        }
+    }
+
+    /// An empty block that is not counted goes back.
+    ///
+    /// # Safety
+    /// As [`Store::give_back`].
+    pub(super) unsafe fn put_away(&'static self, block: NonNull<Block>) {
         let me = held::identity();
         // As many as wait, and some.
         let wanted = |queue: &&Queue| queue.spares() < self.keep(queue);
@@ -268,9 +316,6 @@ impl Store {
         if kept.is_none() {
             // SAFETY: the caller's.
             unsafe { Block::unmap(block) };
-        }
-        if self.tally.close(generation) {
-            self.gate.open(&Futex::default());
         }
     }
 
@@ -341,11 +386,8 @@ impl Store {
     /// Takes the open blocks of all lanes, calls `each` with those that have objects (and whether a
     /// sequence put them in), and gives the others back. False if another thread is at it.
     pub(super) fn take_open(&'static self, mut each: impl FnMut(NonNull<Block>, bool)) -> bool {
-        let me = held::identity();
-        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-        if self.freezer.compare_exchange(0, me, acquire, relaxed).is_err() {
-            return false;
-        }
+        let (me, relaxed) = (held::identity(), Ordering::Relaxed);
+        let Some(freezer) = self.freezer() else { return false };
         let mut handle = |block: *mut Block, by_sequence: bool| {
             let Some(block) = NonNull::new(block) else { return };
             // SAFETY: taken out of its bank, so ours alone (invariant 1 of `lanes`).
@@ -358,15 +400,12 @@ impl Store {
         };
         let lanes = self.lanes();
         if self.has_sequences() {
-            let any = |lane: &&Lane| lane.open.iter().any(|open| !open.load(relaxed).is_null());
-            lanes.iter().filter(any).for_each(Lane::freeze);
-            // [F3] see there.
-            owlet_percpu::fence::heavy_rseq();
-            for lane in lanes.iter().filter(|lane| lane.frozen.load(relaxed) != 0) {
+            let any = |lane: &Lane| lane.open.iter().any(|open| !open.load(relaxed).is_null());
+            freezer.each(any, |lane| {
                 let taken: [*mut Block; KINDS] = core::array::from_fn(|kind| lane.take(kind));
                 lane.thaw();
                 taken.into_iter().for_each(|block| handle(block, true));
-            }
+            });
         }
         for lane in lanes {
             for kind in 0..KINDS {
@@ -379,8 +418,14 @@ impl Store {
                 handle(taken.unwrap_or_default(), false);
             }
         }
-        self.freezer.store(0, Ordering::Release);
         true
+    }
+
+    /// The right to freeze lanes, unless another thread has it.
+    pub(super) fn freezer(&'static self) -> Option<Freezer> {
+        let (me, acquire, relaxed) = (held::identity(), Ordering::Acquire, Ordering::Relaxed);
+        let got = self.freezer.compare_exchange(0, me, acquire, relaxed);
+        got.ok().map(|_| Freezer(self))
     }
 
     /// True if there are open blocks; also, since when the oldest is open is asked for by `serve`.

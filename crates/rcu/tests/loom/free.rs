@@ -74,6 +74,17 @@ impl Lane {
         true
     }
 
+    /// `arch::pull`: false if there is nothing left, or the lane is not to be touched.
+    fn pull(&self) -> bool {
+        let _here = self.cpu.lock().unwrap();
+        let frozen = self.frozen.load(Ordering::Acquire) != 0;
+        let block = self.blocks.get(self.open.load(Ordering::Acquire));
+        let Some(block) = block.filter(|_| !frozen) else { return false };
+        let Some(left) = block.fill.load(Ordering::Relaxed).checked_sub(1) else { return false };
+        block.fill.store(left, Ordering::Release);
+        true
+    }
+
     /// `Store::take_open`.
     fn take(&self) -> usize {
         // [F3] and what follows.
@@ -126,6 +137,35 @@ fn free_flush_without_heavy_fence_must_fail() {
 #[should_panic]
 fn free_flush_without_look_at_the_mark_must_fail() {
     flush(Without::Frozen);
+}
+
+/// `arch::pull` from a block of two addresses, on its CPU, beside `Store::give_ready_back`.
+fn ready(without: Without) {
+    explore(3, move || {
+        let lane = Lane::new(without);
+        lane.blocks[0].fill.store(2, Ordering::Relaxed);
+        let pulled = thread::spawn({
+            let lane = lane.clone();
+            move || usize::from(lane.pull()) + usize::from(lane.pull())
+        });
+        let taken = lane.take();
+        let left = lane.objects(taken);
+        lane.frozen.store(0, Ordering::Release);
+        let pulled = pulled.join().unwrap();
+        assert_eq!(pulled + left, 2, "an address was handed out and given back, or neither");
+    });
+}
+
+/// KF-04, KF-11: memory to be used again is handed out or given back.
+#[test]
+fn free_ready() {
+    ready(Without::Nothing);
+}
+
+#[test]
+#[should_panic]
+fn free_ready_without_heavy_fence_must_fail() {
+    ready(Without::Heavy);
 }
 
 /// A domain in small: a reader that registers with a rank in a sequence, grace periods that flip, have

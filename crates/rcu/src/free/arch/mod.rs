@@ -1,4 +1,4 @@
-//! The two restartable sequences of deferred free, or a stand-in that never commits.
+//! The restartable sequences of deferred free, or stand-ins that never commit.
 
 use super::block::Block;
 
@@ -10,7 +10,7 @@ mod imp;
 #[path = "none.rs"]
 mod imp;
 
-pub(crate) use imp::{push, swap};
+pub(crate) use imp::{offer, pull, push, swap};
 
 /// What is put into a block: one word or two, by its kind.
 pub(crate) type Words = [usize; 2];
@@ -19,9 +19,9 @@ pub(crate) type Words = [usize; 2];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Swap {
-    /// It is the CPU's open block; this one was (null: there was none), and is the caller's now.
+    /// It is in its place; this one was (null: there was none), and is the caller's now.
     Done(*mut Block),
-    /// The CPU has an open block with room.
+    /// What is there is not used up.
     Room,
     /// No sequence may run here for the moment.
     Closed,

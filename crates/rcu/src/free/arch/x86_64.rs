@@ -1,6 +1,6 @@
 //! The sequences on x86-64. Skeleton and reasons: `owlet_percpu`'s `arch/x86_64.rs`.
 //!
-//! Both leave without a store if this thread is not registered, if its CPU has no lane, or if the lane is
+//! All leave without a store if this thread is not registered, if its CPU has no lane, or if the lane is
 //! frozen; what they find in the lane is stable until their last store, since everybody else who takes a
 //! lane's open block freezes it first and then has every sequence restarted (`lanes`, `[F3]`).
 //!
@@ -11,7 +11,7 @@ use core::arch::asm;
 use core::mem::offset_of;
 
 use super::{Swap, Words};
-use crate::free::block::{Block, FULL, KINDS};
+use crate::free::block::{Block, FULL, HEADER, KINDS};
 use crate::free::lanes::{Lane, SHIFT};
 use crate::free::store::Store;
 
@@ -218,9 +218,140 @@ pub(crate) unsafe fn swap<const KIND: usize>(store: *const Store, new: *mut Bloc
             options(nostack),
         );
     }
+    swapped(outcome, old)
+}
+
+fn swapped(outcome: u64, old: *mut Block) -> Swap {
     match outcome {
         0 => Swap::Done(old),
         1 => Swap::Closed,
         _ => Swap::Room,
     }
+}
+
+/// Takes the last address out of this CPU's block of memory to be used again, in one sequence whose
+/// commit is the count that is left. 0, with nothing done, if there is none. Fetches the lines of the
+/// address whose turn will come eight later (or, near the end, of words of the header: a hint).
+///
+/// # Safety
+/// As [`push`].
+#[inline(always)]
+pub(crate) unsafe fn pull(store: *const Store) -> usize {
+    let at: usize;
+    // SAFETY: as in `push`; the block is live while it is found in the lane.
+    unsafe {
+        asm!(
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "77: .long 0, 0",
+            ".quad 2f, 3f - 2f, 4f",
+            ".popsection",
+            "22: mov {b}, qword ptr [{store} + {area}]",
+            "test {b}, {b}",
+            "je 7f",
+            "lea {t}, [rip + 77b]",
+            "mov qword ptr fs:[{b} + 8], {t}",
+            "2: mov {t:e}, dword ptr fs:[{b} + 4]",
+            "cmp {t}, qword ptr [{store} + {cpus}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {store}",
+            "cmp dword ptr [{t} + {frozen}], 0",
+            "jne 7f",
+            "mov {b}, qword ptr [{t} + {ready}]",
+            "test {b}, {b}",
+            "je 7f",
+            "mov {t}, qword ptr [{b} + {left}]",
+            "sub {t}, 1",
+            "jb 7f",
+            "mov {at}, qword ptr [{b} + {t}*8 + {items} - 64]",
+            "prefetcht0 [{at}]",
+            "prefetcht0 [{at} + 64]",
+            "mov {at}, qword ptr [{b} + {t}*8 + {items}]",
+            "mov qword ptr [{b} + {left}], {t}",
+            "3:",
+            ".pushsection .text.unlikely, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "4: jmp 22b",
+            "7: xor {at:e}, {at:e}",
+            "jmp 3b",
+            ".popsection",
+            t = out(reg) _,
+            b = out(reg) _,
+            at = out(reg) at,
+            store = in(reg) store,
+            area = const Store::AREA,
+            cpus = const Store::CPUS,
+            shift = const SHIFT,
+            frozen = const Store::LANES + offset_of!(Lane, frozen),
+            ready = const Store::LANES + offset_of!(Lane, ready),
+            left = const offset_of!(Block, stamp),
+            items = const HEADER,
+            options(nostack),
+        );
+    }
+    at
+}
+
+/// Makes `new` this CPU's block of memory to be used again, in one sequence, if it has none or one that is
+/// used up.
+///
+/// # Safety
+/// As [`push`]; `new` is such a block of this store that the caller has to itself.
+#[inline(never)]
+pub(crate) unsafe fn offer(store: *const Store, new: *mut Block) -> Swap {
+    let old: *mut Block;
+    let outcome: u64;
+    // SAFETY: as in `pull`.
+    unsafe {
+        asm!(
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "77: .long 0, 0",
+            ".quad 2f, 3f - 2f, 4f",
+            ".popsection",
+            "22: mov {b}, qword ptr [{store} + {area}]",
+            "test {b}, {b}",
+            "je 7f",
+            "lea {t}, [rip + 77b]",
+            "mov qword ptr fs:[{b} + 8], {t}",
+            "2: mov {t:e}, dword ptr fs:[{b} + 4]",
+            "cmp {t}, qword ptr [{store} + {cpus}]",
+            "jae 7f",
+            "shl {t}, {shift}",
+            "add {t}, {store}",
+            "cmp dword ptr [{t} + {frozen}], 0",
+            "jne 7f",
+            "mov {b}, qword ptr [{t} + {ready}]",
+            "test {b}, {b}",
+            "je 5f",
+            "cmp qword ptr [{b} + {left}], 0",
+            "jne 8f",
+            "5: mov qword ptr [{t} + {ready}], {new}",
+            "3: xor {t:e}, {t:e}",
+            "6:",
+            ".pushsection .text.unlikely, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "4: jmp 22b",
+            "7: mov {t:e}, 1",
+            "jmp 6b",
+            "8: mov {t:e}, 2",
+            "jmp 6b",
+            ".popsection",
+            t = out(reg) outcome,
+            b = out(reg) old,
+            store = in(reg) store,
+            new = in(reg) new,
+            area = const Store::AREA,
+            cpus = const Store::CPUS,
+            shift = const SHIFT,
+            frozen = const Store::LANES + offset_of!(Lane, frozen),
+            ready = const Store::LANES + offset_of!(Lane, ready),
+            left = const offset_of!(Block, stamp),
+            options(nostack),
+        );
+    }
+    swapped(outcome, old)
 }
