@@ -96,6 +96,9 @@ fn torture(w: &Workspace) -> Result<()> {
     pass(w.cargo(&format!("{torture} rwlock --seconds 2")))?;
     pass(w.cargo(&format!("{torture} rwlock --seconds 1 --seed 2 --backend portable")))?;
     pass(w.cargo(&format!("{torture} rwlock --seconds 2 --sprint")))?;
+    pass(w.cargo(&format!("{torture} flips --millions 1 --seconds 2 --offsets 63")))?;
+    let torn = "flips --ways mem-five --seconds 60 --offsets 63 --threads 2";
+    must_fail(w.cargo(&format!("{torture} {torn}")), "five bytes at once")?;
     pass(w.cargo(&format!("{torture} litmus --rounds 4000 --millis 500")))?;
     pass(w.cargo(&format!("{torture} litmus --rounds 2000 --millis 300 --backend portable")))?;
     pass(w.cargo(

@@ -6,6 +6,7 @@
 //! owlet-torture run --backend portable --hot before-atomic-entry,between-sums
 //! owlet-torture run --flavours busted,trivial        must fail
 //! owlet-torture rwlock                               the reader-writer lock, by policy
+//! owlet-torture flips                                code that changes while threads run it
 //! owlet-torture litmus                               outcomes that grace periods forbid
 //! owlet-torture conditions -- owlet-torture run      with and without rseq, membarrier, seccomp
 //! ```
@@ -25,6 +26,8 @@ macro_rules! say {
 mod conditions;
 mod cost;
 mod flavour;
+#[cfg(target_arch = "x86_64")]
+mod flips;
 mod litmus;
 mod lock;
 mod probe;
@@ -51,6 +54,9 @@ enum Command {
     Litmus(litmus::Options),
     /// Readers and writers of one lock, taken in every way, by policy.
     Rwlock(lock::Options),
+    /// Code that changes while threads run it: 20 million flips of a byte, and controls that must crash.
+    #[cfg(target_arch = "x86_64")]
+    Flips(flips::Options),
     /// What a section and a grace period cost here: ns and membarriers, against floors.
     Cost(cost::Options),
     /// Print the backend, the reason and what membarrier can do, one `key value` a line.
@@ -95,6 +101,8 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(&options),
         Command::Litmus(options) => litmus::run(&options),
         Command::Rwlock(options) => lock::run(&options),
+        #[cfg(target_arch = "x86_64")]
+        Command::Flips(options) => flips::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Probe => probe::run(),
         Command::Conditions { command } => conditions::run(&command),
