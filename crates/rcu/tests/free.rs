@@ -472,6 +472,43 @@ fn kf_14_the_cap_holds() {
     domain.try_retire(Box::new(0_u64)).unwrap();
 }
 
+/// KF-14: an object as large as a block's share counts at once, on whichever CPU and however it is freed.
+#[test]
+fn kf_14_large_objects_count_at_once() {
+    static DOMAIN: Srcu = Srcu::named("kf_14_large");
+    DOMAIN.set_retire_limits(Limits::DEFAULT.cap(1 << 20));
+    let section = DOMAIN.read();
+    for kib in [256_u64, 512, 640] {
+        let before = DOMAIN.retire_stats().pending_bytes;
+        DOMAIN.retire(vec![1_u8; 8].into_boxed_slice());
+        let large = vec![1_u8; kib as usize * 1024].into_boxed_slice();
+        // The array itself, not a pointer to it.
+        let layout = std::alloc::Layout::for_value(&*large);
+        let at = NonNull::new(Box::into_raw(large).cast::<u8>()).expect("a box");
+        // SAFETY: from a box of bytes with that layout, retired once.
+        unsafe { DOMAIN.retire_dealloc(at, layout) };
+        assert!(DOMAIN.retire_stats().pending_bytes >= before + kib * 1024, "{kib} KiB");
+    }
+    let refused = DOMAIN.try_retire(Box::new([0_u64; 8]));
+    assert!(refused.is_err(), "{}", DOMAIN.retire_stats());
+    drop(section);
+    DOMAIN.retire_barrier();
+    assert_eq!(DOMAIN.retire_stats().pending_bytes, 0);
+}
+
+/// Debug builds look for objects that are retired twice: those without a size share their address.
+#[test]
+fn objects_without_a_size_are_not_retired_twice() {
+    #[repr(align(8192))]
+    struct Nothing;
+    static DOMAIN: Srcu = Srcu::named("nothing");
+    for _ in 0..3 {
+        DOMAIN.retire(Box::new(Nothing));
+    }
+    DOMAIN.retire_barrier();
+    assert_eq!(DOMAIN.retire_stats().freed, 3);
+}
+
 /// KF-14: who must not wait does not: here inside a section of the domain.
 #[test]
 fn kf_14_nobody_waits_for_himself() {

@@ -142,6 +142,13 @@ pub(crate) const fn weight(bytes: usize, kind: usize) -> u64 {
     (units as u64) << 16 | 1
 }
 
+/// True if an object of this weight fills a block by itself. (Bit 31 of `fill` says so for several objects
+/// together, of which none is as heavy.)
+#[inline(always)]
+pub(crate) const fn fills(weight: u64) -> bool {
+    weight >> 31 != 0
+}
+
 impl Block {
     /// Words of an object.
     pub(crate) const fn words(kind: usize) -> usize {

@@ -31,7 +31,7 @@ pub enum Backpressure {
 #[non_exhaustive]
 pub struct Limits {
     /// Bytes of retired objects, with what the allocator and the blocks add (64 MiB). Objects in blocks
-    /// that are being filled come on top: 256 KiB for each CPU and kind of free at most.
+    /// that are being filled come on top: less than 512 KiB for each CPU and kind of free.
     pub cap: u64,
     /// What happens then ([`Backpressure::Help`]).
     pub backpressure: Backpressure,
@@ -95,9 +95,10 @@ pub struct RetireStats {
     pub asked: u64,
     /// Most batches that waited for different grace periods on one CPU, now: 2 at most.
     pub batches: u32,
-    /// From retiring to being freed, on average, of the blocks freed so far.
+    /// From retiring to being freed, on average, of the blocks freed so far. Counted from the middle of the
+    /// time in which a block was filled.
     pub residency: Duration,
-    /// The longest.
+    /// The longest, counted likewise: of an object that had to wait for company, half of that time is missing.
     pub residency_max: Duration,
     /// Objects of a pool whose memory was kept to be used again ([`Pool::boxed`](crate::free::Pool::boxed)),
     /// of those freed.

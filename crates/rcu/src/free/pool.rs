@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::block::{Batch, Free, POOL, Reuse, Ways, weight};
+use super::block::{Batch, Free, POOL, Reuse, Ways, fills, weight};
 use super::ledger::{self, RetireStats, bump};
 use super::put::{NoMemory, put_into, retired_twice};
 use super::reclaim::{help, is_freeing};
@@ -147,6 +147,7 @@ impl<'d, T: Send + 'static> Pool<'d, T> {
             return retired_twice(self.domain.engine());
         }
         if let Some(store) = self.made()
+            && !fills(weight)
             // SAFETY: the caller's.
             && unsafe { arch::push::<POOL>(store, words, weight) }
         {

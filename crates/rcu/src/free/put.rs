@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use owlet_sys::clock::monotonic_ns;
 
 use super::arch::{self, Swap, Words};
-use super::block::Block;
+use super::block::{Block, fills};
 use super::lanes::Banked;
 use super::ledger::bump;
 use super::store::{self, Store, TIMER};
@@ -33,7 +33,8 @@ pub(crate) unsafe fn put<const KIND: usize>(
         retired_twice(engine);
         return Ok(());
     }
-    if let Some(store) = engine.0.free.store()
+    if !fills(weight)
+        && let Some(store) = engine.0.free.store()
         // SAFETY: the caller's.
         && unsafe { arch::push::<KIND>(store, words, weight) }
     {
@@ -98,6 +99,10 @@ pub(super) unsafe fn put_into<const KIND: usize>(
     words: Words,
     weight: u64,
 ) -> Result<(), NoMemory> {
+    if fills(weight) {
+        // SAFETY: the caller's.
+        return unsafe { store.put_alone(KIND, words, weight) };
+    }
     loop {
         // SAFETY: the caller's.
         if unsafe { arch::push::<KIND>(store, words, weight) } {
@@ -178,6 +183,32 @@ impl Store {
             unsafe { self.close(old) };
         }
         if put { Ok(()) } else { Err(NoMemory) }
+    }
+
+    /// Puts an object in a block of its own, which is closed at once: so that what is as heavy counts against
+    /// the cap from the beginning.
+    ///
+    /// # Safety
+    /// As [`put`].
+    unsafe fn put_alone(
+        &'static self,
+        kind: usize,
+        words: Words,
+        weight: u64,
+    ) -> Result<(), NoMemory> {
+        let block = loop {
+            match self.fresh(kind) {
+                Some(block) => break block,
+                None if self.scrape() => {}
+                None => return Err(NoMemory),
+            }
+        };
+        // SAFETY: nobody else has seen it.
+        unsafe { block.as_ref() }.put(words, weight);
+        self.arm(TIMER);
+        // SAFETY: as above; not ours any more afterwards.
+        unsafe { self.close(block) };
+        Ok(())
     }
 
     /// Without memory for a block: frees what is ready. True if that has left empty blocks.

@@ -49,8 +49,8 @@ mod table {
 /// The object's address, if it can be told from others.
 #[cfg(any(debug_assertions, feature = "checks"))]
 fn key(at: usize) -> Option<usize> {
-    // Objects without a size have addresses that they share.
-    (at >= 4096 && at & 1 == 0).then_some(at)
+    // Objects without a size have addresses that they share: their alignment.
+    (at >= 4096 && at & 1 == 0 && !at.is_power_of_two()).then_some(at)
 }
 
 /// An object is being retired. False if it waits already: then it is not to be put in, and will not be
