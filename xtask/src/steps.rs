@@ -64,7 +64,7 @@ fn tests(w: &Workspace) -> Result<()> {
 }
 
 fn flags(w: &Workspace) -> Result<()> {
-    test(w, "-p owlet --features flag-sites,tracing,layer,log")?;
+    test(w, "-p owlet -p owlet-attach --features flag-sites,owlet/tracing,owlet/layer,owlet/log")?;
     test(w, "-p owlet --features auto --test auto")
 }
 
@@ -99,6 +99,8 @@ fn torture(w: &Workspace) -> Result<()> {
     pass(w.cargo(&format!("{torture} flips --millions 1 --seconds 2 --offsets 63")))?;
     let torn = "flips --ways mem-five --seconds 60 --offsets 63 --threads 2";
     must_fail(w.cargo(&format!("{torture} {torn}")), "five bytes at once")?;
+    pass(w.cargo(&format!("{torture} attach --seconds 4")))?;
+    pass(w.cargo(&format!("{torture} attach --seconds 2 --seed 2 --backend portable")))?;
     pass(w.cargo(&format!("{torture} litmus --rounds 4000 --millis 500")))?;
     pass(w.cargo(&format!("{torture} litmus --rounds 2000 --millis 300 --backend portable")))?;
     pass(w.cargo(
@@ -151,7 +153,7 @@ fn bench(w: &Workspace) -> Result<()> {
 }
 
 /// Packages with models in `tests/loom.rs`.
-const LOOM: &[&str] = &["owlet-rcu", "owlet-ring", "owlet", "owlet-ebpf"];
+const LOOM: &[&str] = &["owlet-attach", "owlet-rcu", "owlet-ring", "owlet", "owlet-ebpf"];
 
 fn loom(w: &Workspace) -> Result<()> {
     for package in LOOM {
@@ -314,6 +316,21 @@ const MUTANTS: &[Mutant] = &[
         id: "L5",
         fault: "the first writer after a while does not wait for fast readers",
         check: Check::Torture("rwlock --sprint --seconds 10 --policies burst"),
+    },
+    Mutant {
+        id: "M14",
+        fault: "a batch waits first, and frees at once what it replaces",
+        check: Check::Torture("attach --seconds 10 --no-forks"),
+    },
+    Mutant {
+        id: "M15",
+        fault: "a call uses the list of its entry when it ends",
+        check: Check::Torture("attach --seconds 10 --no-forks"),
+    },
+    Mutant {
+        id: "M16",
+        fault: "a batch that is rolled back frees what is still active",
+        check: Check::Torture("attach --seconds 10 --no-forks"),
     },
     Mutant {
         id: "M8",

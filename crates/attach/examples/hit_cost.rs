@@ -71,13 +71,13 @@ fn main() {
     );
     let entry = || {
         Program::entry(|call| {
-            black_box(call.arg(0));
+            black_box(call.ip());
         })
         .build()
     };
     let exit = || {
         Program::exit(|call| {
-            black_box(call.ret());
+            black_box(call.ip());
         })
         .build()
     };

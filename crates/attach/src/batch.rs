@@ -117,7 +117,7 @@ impl Attached {
     /// # Errors
     /// [`DetachError`].
     pub fn detach(mut self) -> Result<(), DetachError> {
-        control::detach(&core::mem::take(&mut self.links), Ending::Wait)
+        control::detach(core::mem::take(&mut self.links), Ending::Wait)
     }
 
     /// Detaches without waiting: calls that are in a program now finish it, and what programs own is
@@ -126,19 +126,19 @@ impl Attached {
     /// # Errors
     /// [`DetachError::InsideChange`].
     pub fn detach_async(mut self) -> Result<(), DetachError> {
-        control::detach(&core::mem::take(&mut self.links), Ending::Defer)
+        control::detach(core::mem::take(&mut self.links), Ending::Defer)
     }
 
     /// Leaves the programs attached for the life of the process.
     pub fn keep(mut self) {
-        self.links.clear();
+        core::mem::forget(core::mem::take(&mut self.links));
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
         if !self.links.is_empty() {
-            let _ = control::detach(&self.links, Ending::Defer);
+            let _ = control::detach(core::mem::take(&mut self.links), Ending::Defer);
         }
     }
 }

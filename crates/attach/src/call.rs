@@ -29,20 +29,20 @@ impl Phase {
 /// What is known of a call at its entry: filled in where the function is.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub struct Captured<const N: usize> {
-    /// An address in the function.
+pub struct Captured<V: ?Sized = [RawValue]> {
+    /// The function.
+    pub function: &'static Function,
+    /// An address in it.
     pub ip: usize,
     /// Its arguments.
-    pub values: [RawValue; N],
+    pub values: V,
 }
 
 /// One call, as a program sees it.
 #[derive(Debug)]
 pub struct Call<'a> {
-    function: &'static Function,
-    ip: usize,
-    args: &'a [RawValue],
-    ret: Option<Value<'a>>,
+    captured: &'a Captured,
+    ret: Option<&'a Value<'a>>,
     phase: Phase,
     pub(crate) cookie: Cell<u64>,
     session: Cell<u64>,
@@ -53,32 +53,30 @@ impl<'a> Call<'a> {
     /// The arguments are alive, or it is not the entry (invariant 1 of `value`).
     #[inline(always)]
     pub(crate) unsafe fn new(
-        function: &'static Function,
-        ip: usize,
-        args: &'a [RawValue],
-        ret: Option<Value<'a>>,
+        captured: &'a Captured,
+        ret: Option<&'a Value<'a>>,
         phase: Phase,
     ) -> Self {
-        Self { function, ip, args, ret, phase, cookie: Cell::new(0), session: Cell::new(0) }
+        Self { captured, ret, phase, cookie: Cell::new(0), session: Cell::new(0) }
     }
 
     /// The function.
     #[must_use]
     pub fn function(&self) -> &'static Function {
-        self.function
+        self.captured.function
     }
 
     /// The function's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        self.function.name()
+        self.captured.function.name()
     }
 
     /// An address inside the code of the function, of the instance or inlined copy that was called. (On
     /// platforms without toggle sites, an address that stands for the function.)
     #[must_use]
     pub fn ip(&self) -> usize {
-        self.ip
+        self.captured.ip
     }
 
     /// Where in the call we are.
@@ -93,18 +91,18 @@ impl<'a> Call<'a> {
     #[must_use]
     pub fn arg(&self, n: usize) -> Option<Value<'_>> {
         // SAFETY: `new`'s caller promised what `get` asks for.
-        self.args.get(n).map(|raw| unsafe { raw.get(self.phase.is_entry()) })
+        self.captured.values.get(n).map(|raw| unsafe { raw.get(self.phase.is_entry()) })
     }
 
     /// The value of the parameter of that name.
     #[must_use]
     pub fn arg_named(&self, name: &str) -> Option<Value<'_>> {
-        self.arg(self.function.params().iter().position(|param| *param == name)?)
+        self.arg(self.function().params().iter().position(|param| *param == name)?)
     }
 
     /// Names and values of all parameters, in their order.
     pub fn args(&self) -> impl Iterator<Item = (&'static str, Value<'_>)> {
-        let names = self.function.params().iter();
+        let names = self.function().params().iter();
         names.enumerate().filter_map(|(n, name)| Some((*name, self.arg(n)?)))
     }
 
@@ -112,7 +110,7 @@ impl<'a> Call<'a> {
     #[inline]
     #[must_use]
     pub fn ret(&self) -> Option<Value<'_>> {
-        self.ret
+        self.ret.copied()
     }
 
     /// What the program was attached with.

@@ -46,12 +46,18 @@ struct Known {
 struct Control {
     /// By name, once the table was read.
     functions: Vec<Known>,
+    /// Their places in `functions`, by address.
+    places: BTreeMap<usize, usize>,
     scanned: bool,
     links: u64,
 }
 
-static CONTROL: ForkMutex<Control> =
-    ForkMutex::new(Control { functions: Vec::new(), scanned: false, links: 0 });
+static CONTROL: ForkMutex<Control> = ForkMutex::new(Control {
+    functions: Vec::new(),
+    places: BTreeMap::new(),
+    scanned: false,
+    links: 0,
+});
 
 thread_local! { static CHANGING: Cell<bool> = const { Cell::new(false) } }
 
@@ -87,6 +93,8 @@ fn lock() -> Option<Locked> {
     if !locked.scanned {
         locked.scanned = true;
         locked.functions = scan();
+        let place = |(n, known): (usize, &Known)| (core::ptr::from_ref(known.function).addr(), n);
+        locked.places = locked.functions.iter().enumerate().map(place).collect();
     }
     Some(locked)
 }
@@ -147,8 +155,9 @@ pub fn programs(function: &'static Function) -> Vec<(Program, u64)> {
     let Some(control) = lock() else { return Vec::new() };
     let both = [Flavour::Normal, Flavour::Sleepable];
     let lists = both.into_iter().filter_map(|flavour| control.list(function, flavour));
-    let entries = lists.flat_map(|list| list.entries.iter().filter(|entry| entry.live()));
-    entries.map(|entry| (entry.program.clone(), entry.cookie)).collect()
+    // SAFETY: live entries, under the lock.
+    let pair = |entry: &Entry| (unsafe { entry.handle() }, entry.cookie);
+    lists.flat_map(List::entries).map(pair).collect()
 }
 
 /// What a batch asks for.
@@ -164,12 +173,18 @@ pub(crate) enum Place {
     Function(&'static Function),
 }
 
-/// One program on one function.
-#[derive(Clone, Copy, Debug)]
+/// One program on one function. Keeps the program.
+#[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) function: &'static Function,
-    flavour: Flavour,
     number: u64,
+    program: Program,
+}
+
+impl Link {
+    fn flavour(&self) -> Flavour {
+        self.program.flavour()
+    }
 }
 
 /// A list that was replaced, which calls may be in.
@@ -209,7 +224,7 @@ impl Control {
         [Flavour::Normal, Flavour::Sleepable]
             .into_iter()
             .filter_map(|flavour| self.list(function, flavour))
-            .map(List::len)
+            .map(|list| list.entries().count())
             .sum()
     }
 
@@ -218,10 +233,17 @@ impl Control {
         let mut additions = BTreeMap::<usize, Vec<&'w Want>>::new();
         for want in wants {
             let mut found = false;
-            for (at, known) in self.functions.iter().enumerate() {
+            let range = match &want.place {
+                Place::Pattern(_) => 0..self.functions.len(),
+                Place::Function(function) => {
+                    let at = core::ptr::from_ref(*function).addr();
+                    self.places.get(&at).map_or(0..0, |n| *n..n + 1)
+                }
+            };
+            for (at, known) in self.functions.iter().enumerate().take(range.end).skip(range.start) {
                 let fits = match &want.place {
                     Place::Pattern(pattern) => crate::matches(pattern, known.function.name()),
-                    Place::Function(function) => core::ptr::eq(*function, known.function),
+                    Place::Function(_) => true,
                 };
                 if fits {
                     found = true;
@@ -280,8 +302,9 @@ impl Control {
                 let mut new = Vec::new();
                 for want in addition.wants.iter().filter(|w| w.program.flavour() == flavour) {
                     self.links += 1;
-                    links.push(Link { function, flavour, number: self.links });
-                    new.push(Entry::new(want.program.clone(), self.links, want.cookie));
+                    let program = want.program.clone();
+                    new.push(Entry::new(&program, self.links, want.cookie));
+                    links.push(Link { function, number: self.links, program });
                 }
                 if new.is_empty() {
                     continue;
@@ -299,8 +322,9 @@ impl Control {
 
     /// Steps 4 and 5: sites of `functions` are brought to what their flags say.
     fn switch(&self, functions: &[&'static Function], on: bool) -> Result<(), AttachError> {
-        let has = |known: &&Known| functions.iter().any(|f| core::ptr::eq(*f, known.function));
-        let sites = self.functions.iter().filter(has).flat_map(|known| &known.sites);
+        let place = |f: &&'static Function| self.places.get(&core::ptr::from_ref(*f).addr());
+        let known = functions.iter().filter_map(place).filter_map(|n| self.functions.get(*n));
+        let sites = known.flat_map(|known| &known.sites);
         let mut changes: Vec<_> = sites.filter_map(|record| record.change(on)).collect();
         if changes.is_empty() {
             return Ok(());
@@ -351,7 +375,8 @@ pub(crate) fn attach(wants: &[Want]) -> Result<Vec<Link>, AttachError> {
     let fresh: Vec<_> = known.map(|k| k.function).filter(|function| !function.is_on()).collect();
     fresh.iter().for_each(|function| function.set_on(true));
     let switched = control.switch(&fresh, true);
-    if switched.is_err() {
+    let failed = switched.is_err();
+    if failed {
         // What was written can be written again; what was refused is off.
         fresh.iter().for_each(|function| function.set_on(false));
         let _ = control.switch(&fresh, false);
@@ -360,18 +385,24 @@ pub(crate) fn attach(wants: &[Want]) -> Result<Vec<Link>, AttachError> {
         }
     }
     drop(control);
-    let old = published.into_iter().map(|p| Old { list: p.before, flavour: p.flavour });
-    let at_once =
-        owlet_percpu::planted!("M14") || (owlet_percpu::planted!("M16") && switched.is_err());
-    for old in old {
-        if at_once {
-            // Mutants M14, M16: while it is still active.
-            old.free();
-        } else {
-            old.retire();
+    let mut old = Vec::with_capacity(published.len());
+    old.extend(published.iter().map(|p| Old { list: p.before, flavour: p.flavour }));
+    if owlet_percpu::planted!("M14") || (owlet_percpu::planted!("M16") && failed) {
+        // Mutants M14, M16: while it is still active.
+        old.into_iter().for_each(Old::free);
+        return switched.map(|()| links);
+    }
+    match switched {
+        Ok(()) => {
+            old.into_iter().for_each(Old::retire);
+            Ok(links)
+        }
+        Err(error) => {
+            // Its programs may be running.
+            retire(old, links);
+            Err(error)
         }
     }
-    switched.map(|()| links)
 }
 
 /// How a detach ends.
@@ -384,17 +415,23 @@ pub(crate) enum Ending {
 }
 
 /// Detaches links; those that are not there any more are none.
-pub(crate) fn detach(links: &[Link], ending: Ending) -> Result<(), DetachError> {
-    let old = {
-        let control = lock().ok_or(DetachError::InsideChange)?;
-        control.unlink(links)
+pub(crate) fn detach(links: Vec<Link>, ending: Ending) -> Result<(), DetachError> {
+    let Some(control) = lock() else {
+        // Its programs stay attached, so they stay.
+        core::mem::forget(links);
+        return Err(DetachError::InsideChange);
     };
-    let inside = in_program();
-    if ending == Ending::Defer || inside {
-        old.into_iter().for_each(Old::retire);
-        return if ending == Ending::Wait { Err(DetachError::InsideProgram) } else { Ok(()) };
+    let old = control.unlink(&links);
+    drop(control);
+    if ending == Ending::Defer {
+        retire(old, links);
+        return Ok(());
     }
-    let concerned = |flavour| links.iter().any(|link| link.flavour == flavour);
+    if in_program() {
+        retire(old, links);
+        return Err(DetachError::InsideProgram);
+    }
+    let concerned = |flavour| links.iter().any(|link| link.flavour() == flavour);
     let mut domains: Vec<&dyn Domain> = Vec::with_capacity(2);
     if concerned(Flavour::Normal) {
         domains.push(&NORMAL);
@@ -406,21 +443,36 @@ pub(crate) fn detach(links: &[Link], ending: Ending) -> Result<(), DetachError> 
         owlet_rcu::wait_all(&domains);
     }
     old.into_iter().for_each(Old::free);
+    drop(links);
     Ok(())
+}
+
+/// Has lists, and what kept programs of theirs, freed after a grace period.
+fn retire(old: Vec<Old>, links: Vec<Link>) {
+    old.into_iter().for_each(Old::retire);
+    let (normal, sleepable): (Vec<_>, Vec<_>) =
+        links.into_iter().partition(|link| link.flavour() == Flavour::Normal);
+    if !normal.is_empty() {
+        NORMAL.retire(Box::new(normal));
+    }
+    if !sleepable.is_empty() {
+        SLEEPABLE.retire(Box::new(sleepable));
+    }
 }
 
 impl Control {
     /// Steps 1 and 2 of a detach.
     fn unlink(&self, links: &[Link]) -> Vec<Old> {
-        let mut by_list = BTreeMap::<(usize, bool), (Link, Vec<u64>)>::new();
+        let mut by_list = BTreeMap::<(usize, bool), (&Link, Vec<u64>)>::new();
         for link in links {
             let at = core::ptr::from_ref(link.function).addr();
-            let key = (at, link.flavour == Flavour::Sleepable);
-            by_list.entry(key).or_insert_with(|| (*link, Vec::new())).1.push(link.number);
+            let key = (at, link.flavour() == Flavour::Sleepable);
+            by_list.entry(key).or_insert_with(|| (link, Vec::new())).1.push(link.number);
         }
         let mut old = Vec::with_capacity(by_list.len());
         let mut idle = Vec::new();
-        for (Link { function, flavour, .. }, numbers) in by_list.into_values() {
+        for (link, numbers) in by_list.into_values() {
+            let (function, flavour) = (link.function, link.flavour());
             let Some(list) = self.list(function, flavour) else { continue };
             let gone = |number| numbers.contains(&number);
             match List::make(Some(list), gone, &[]) {
@@ -428,7 +480,7 @@ impl Control {
                     let new = new.map_or(core::ptr::null_mut(), Box::into_raw);
                     old.push(Old { list: function.slot(flavour).publish(new), flavour });
                 }
-                Err(_) => list.entries.iter().filter(|e| gone(e.link)).for_each(Entry::kill),
+                Err(_) => list.kill(gone),
             }
             if function.is_on() && self.attached(function) == 0 {
                 function.set_on(false);

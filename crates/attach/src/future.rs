@@ -2,7 +2,6 @@
 //! is dropped.
 
 use crate::call::{Captured, Phase};
-use crate::function::Function;
 use crate::run::Frame;
 use crate::value::RawValue;
 use core::pin::Pin;
@@ -11,14 +10,13 @@ use core::task::{Context, Poll};
 /// What a call that is on remembers while it waits. On the heap: most calls are off.
 struct Begun<const N: usize> {
     frame: Frame,
-    captured: Captured<N>,
+    captured: Captured<[RawValue; N]>,
 }
 
 impl<const N: usize> Begun<N> {
     fn end(&mut self, phase: Phase, ret: Option<RawValue>) {
-        // SAFETY: a return value is alive, says `poll`.
-        let seen = ret.map(|raw| unsafe { raw.get(true) });
-        self.frame.exit(self.captured.ip, &self.captured.values, phase, seen);
+        // SAFETY: `poll`, which alone has a value, keeps it until after this.
+        unsafe { self.frame.exit(&self.captured, phase, ret) };
     }
 }
 
@@ -41,24 +39,20 @@ impl<F, V, const N: usize> core::fmt::Debug for TracedFuture<F, V, N> {
 #[doc(hidden)]
 #[inline]
 pub fn call_async<F: Future, V: Fn(&F::Output) -> RawValue, const N: usize>(
-    function: &'static Function,
-    captured: Option<Captured<N>>,
+    captured: Option<Captured<[RawValue; N]>>,
     body: F,
     value: V,
 ) -> TracedFuture<F, V, N> {
-    let begun = captured.and_then(|captured| begin_slow(function, captured));
+    let begun = captured.and_then(begin_slow);
     TracedFuture { begun, value, body }
 }
 
 #[cold]
 #[inline(never)]
-fn begin_slow<const N: usize>(
-    function: &'static Function,
-    mut captured: Captured<N>,
-) -> Option<Box<Begun<N>>> {
-    let mut frame = Frame::new(function);
+fn begin_slow<const N: usize>(mut captured: Captured<[RawValue; N]>) -> Option<Box<Begun<N>>> {
+    let mut frame = Frame::new();
     // SAFETY: the body owns the arguments and has not been polled.
-    let _no_answer = unsafe { frame.enter(captured.ip, &captured.values) };
+    let _no_answer = unsafe { frame.enter(&captured) };
     // The future may be dropped when what its arguments point to is not: only numbers stay.
     captured.values.iter_mut().for_each(RawValue::forget);
     frame.exits().then(|| Box::new(Begun { frame, captured }))

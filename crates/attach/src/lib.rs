@@ -62,6 +62,8 @@ mod function;
 mod future;
 mod letter;
 mod list;
+#[cfg(doctest)]
+mod mistakes;
 pub mod patch;
 mod pattern;
 mod program;

@@ -5,24 +5,34 @@
 //! the opposite order, so that what was begun last ends first. Normal programs run before sleepable ones
 //! at entry and after them at exit. Within one batch, the order is that of the additions.
 
-use crate::program::{Kind, Program};
+use crate::program::{Inner, Kind, Program};
+use core::ptr::NonNull;
 use owlet_percpu::atomic::{AtomicBool, Ordering};
 use std::alloc::Layout;
+use std::sync::Arc;
 
-/// One program on one function.
+/// One program on one function. Owns nothing: see `slot`, invariant 4.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) program: Program,
+    program: NonNull<Inner>,
     /// Never used again, in the life of the process.
     pub(crate) link: u64,
     pub(crate) cookie: u64,
+    pub(crate) kind: Kind,
     /// Detached, but there was no memory for a list without it.
     dead: AtomicBool,
 }
 
+// SAFETY: a pointer to what is Send and Sync; whoever follows it answers for its being there.
+unsafe impl Send for Entry {}
+// SAFETY: as for Send.
+unsafe impl Sync for Entry {}
+
 impl Entry {
-    pub(crate) const fn new(program: Program, link: u64, cookie: u64) -> Self {
-        Self { program, link, cookie, dead: AtomicBool::new(false) }
+    pub(crate) fn new(program: &Program, link: u64, cookie: u64) -> Self {
+        let kind = program.kind();
+        let program = NonNull::from(&*program.0);
+        Self { program, link, cookie, kind, dead: AtomicBool::new(false) }
     }
 
     /// Whether it is to run.
@@ -31,28 +41,69 @@ impl Entry {
         !self.dead.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn kill(&self) {
-        self.dead.store(true, Ordering::Relaxed);
+    /// The program.
+    ///
+    /// # Safety
+    /// The entry was found live in a list, in a section of its domain or under the control lock, that has
+    /// not ended since (invariant 4 of `slot`).
+    #[inline(always)]
+    pub(crate) unsafe fn program(&self) -> &Inner {
+        // SAFETY: the caller's.
+        unsafe { self.program.as_ref() }
+    }
+
+    /// A handle of the program.
+    ///
+    /// # Safety
+    /// As [`Entry::program`].
+    pub(crate) unsafe fn handle(&self) -> Program {
+        let program = self.program.as_ptr().cast_const();
+        // SAFETY: it came from an `Arc`, which the caller keeps alive.
+        unsafe { Arc::increment_strong_count(program) };
+        // SAFETY: with the count of the line above.
+        Program(unsafe { Arc::from_raw(program) })
+    }
+
+    fn is(&self, program: &Program) -> bool {
+        core::ptr::eq(self.program.as_ptr(), Arc::as_ptr(&program.0))
     }
 
     fn again(&self) -> Self {
-        Self::new(self.program.clone(), self.link, self.cookie)
+        let Self { program, link, cookie, kind, .. } = *self;
+        Self { program, link, cookie, kind, dead: AtomicBool::new(false) }
     }
 }
 
 /// An immutable list (`slot`, invariant 1). Never empty while published.
 #[derive(Debug)]
 pub(crate) struct List {
-    pub(crate) entries: Vec<Entry>,
-    /// Entries from here on are modifying programs.
-    pub(crate) modify: usize,
-    /// One of them runs at exit.
-    pub(crate) exits: bool,
+    /// What runs at entry, in the order in which it runs.
+    pub(crate) enter: Vec<Entry>,
+    /// What runs at exit, in the order in which it runs. A session is in both.
+    pub(crate) exit: Vec<Entry>,
 }
 
 /// No memory for a list.
 #[derive(Debug)]
 pub(crate) struct OutOfMemory;
+
+/// The part of a list that an entry belongs to.
+#[derive(Clone, Copy)]
+enum Part {
+    Enter,
+    Modify,
+    Exit,
+}
+
+impl Part {
+    fn has(self, entry: &Entry) -> bool {
+        match self {
+            Self::Enter => matches!(entry.kind, Kind::Entry | Kind::Session),
+            Self::Modify => entry.kind == Kind::Modify,
+            Self::Exit => matches!(entry.kind, Kind::Exit | Kind::Session),
+        }
+    }
+}
 
 impl List {
     /// The live entries of `old` without those of `gone`, and `new` ones behind them; `None` when that is
@@ -62,36 +113,52 @@ impl List {
         gone: impl Fn(u64) -> bool,
         new: &[Entry],
     ) -> Result<Option<Box<Self>>, OutOfMemory> {
-        let kept = old.map_or(&[][..], |list| list.entries.as_slice());
+        let enter = old.map_or(&[][..], |list| list.enter.as_slice());
+        let exit = old.map_or(&[][..], |list| list.exit.as_slice());
         let stays = |entry: &&Entry| entry.live() && !gone(entry.link);
-        let len = kept.iter().filter(stays).count() + new.len();
-        if len == 0 {
+        if new.is_empty() && !enter.iter().chain(exit).any(|entry| stays(&entry)) {
             return Ok(None);
         }
         if fake::out_of_memory() {
             return Err(OutOfMemory);
         }
-        let mut entries = Vec::new();
-        entries.try_reserve_exact(len).map_err(|_| OutOfMemory)?;
-        for modify in [false, true] {
-            let half = |entry: &&Entry| (entry.program.kind() == Kind::Modify) == modify;
-            entries.extend(kept.iter().filter(stays).filter(half).map(Entry::again));
-            entries.extend(new.iter().filter(half).map(Entry::again));
+        let mut list = Self { enter: reserved(enter, new)?, exit: reserved(exit, new)? };
+        for part in [Part::Enter, Part::Modify] {
+            let part = |entry: &&Entry| part.has(entry);
+            list.enter.extend(enter.iter().filter(stays).filter(part).map(Entry::again));
+            list.enter.extend(new.iter().filter(part).map(Entry::again));
         }
-        let modify = entries.partition_point(|entry| entry.program.kind() != Kind::Modify);
-        let exits = entries.iter().any(|e| matches!(e.program.kind(), Kind::Exit | Kind::Session));
-        boxed(Self { entries, modify, exits }).map(Some)
+        let part = |entry: &&Entry| Part::Exit.has(entry);
+        list.exit.extend(new.iter().rev().filter(part).map(Entry::again));
+        list.exit.extend(exit.iter().filter(stays).map(Entry::again));
+        boxed(list).map(Some)
+    }
+
+    /// Every live entry once.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        let exits = self.exit.iter().rev().filter(|entry| entry.kind == Kind::Exit);
+        self.enter.iter().chain(exits).filter(|entry| entry.live())
     }
 
     /// Whether the program is attached.
     pub(crate) fn has(&self, program: &Program) -> bool {
-        self.entries.iter().any(|entry| entry.live() && entry.program.same(program))
+        self.entries().any(|entry| entry.is(program))
     }
 
-    /// Number of live entries.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.live()).count()
+    /// Marks entries that are detached, where there is no memory for a list without them.
+    pub(crate) fn kill(&self, gone: impl Fn(u64) -> bool) {
+        let both = self.enter.iter().chain(&self.exit);
+        both.filter(|entry| gone(entry.link)).for_each(|entry| {
+            entry.dead.store(true, Ordering::Relaxed);
+        });
     }
+}
+
+/// Room for `old` and `new`.
+fn reserved(old: &[Entry], new: &[Entry]) -> Result<Vec<Entry>, OutOfMemory> {
+    let mut entries = Vec::new();
+    entries.try_reserve_exact(old.len() + new.len()).map_err(|_| OutOfMemory)?;
+    Ok(entries)
 }
 
 /// `Box::new` that fails.

@@ -5,6 +5,11 @@
 /// At most `pattern.len() * name.len()` steps; allocates nothing.
 #[must_use]
 pub fn matches(pattern: &str, name: &str) -> bool {
+    // Most patterns name most of a path: the end decides quickly.
+    let tail = pattern.rsplit(['*', '?']).next().unwrap_or_default();
+    if !name.ends_with(tail) {
+        return false;
+    }
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
     // After the last `*`: the rest of the pattern, and where in the name it was tried last.
     let mut back: Option<(core::str::Chars<'_>, core::str::Chars<'_>)> = None;

@@ -87,7 +87,7 @@ impl<M: Machine + ?Sized> Machine for Arc<M> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProgramStats {
-    /// Runs; a session's entry and exit are two.
+    /// Runs that have ended; a session's entry and exit are two.
     pub runs: u64,
     /// Calls that its filter did not want.
     pub filtered: u64,
@@ -117,13 +117,42 @@ pub struct ProgramStats {
 #[derive(Clone)]
 pub struct Program(pub(crate) Arc<Inner>);
 
-type Run = Box<dyn Fn(&Call<'_>) -> Option<u64> + Send + Sync>;
-type Filter = Box<dyn Fn(&Call<'_>) -> bool + Send + Sync>;
+/// What came of one run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    /// It ran.
+    Done,
+    /// It ran and says: no exit (sessions), this result (modifying programs).
+    Word(u64),
+    /// Its filter did not want the call.
+    Filtered,
+    /// It, or its filter, panicked.
+    Panicked,
+    /// It was not called.
+    Missed,
+}
+
+/// A program's closure, with a shim around it that lets no panic out: where the closure cannot panic, the
+/// shim is nothing.
+type Run = Box<dyn Fn(&Call<'_>) -> Answer + Send + Sync>;
+type Filter = Box<dyn Fn(&Call<'_>) -> Option<bool> + Send + Sync>;
+
+/// Runs `f`; `None` if it panicked.
+#[inline(always)]
+fn contained<R>(f: impl FnOnce() -> R) -> Option<R> {
+    match std::panic::catch_unwind(core::panic::AssertUnwindSafe(f)) {
+        Ok(result) => Some(result),
+        Err(payload) => {
+            // Its destructor might panic as well.
+            core::mem::forget(payload);
+            None
+        }
+    }
+}
 
 /// The shared part.
 pub(crate) struct Inner {
     run: Run,
-    filter: Option<Filter>,
     pub(crate) kind: Kind,
     pub(crate) flavour: Flavour,
     stopped: AtomicBool,
@@ -137,18 +166,26 @@ const FILTERED: usize = 1;
 const MISSED: usize = 2;
 
 impl Inner {
-    /// Runs the program; a panic is the caller's to catch.
+    /// Runs the program.
     #[inline(always)]
-    pub(crate) fn run(&self, call: &Call<'_>) -> Option<u64> {
-        if let Some(filter) = &self.filter
-            && !filter(call)
-        {
-            self.counters.0.add(FILTERED, 1);
-            // Of a session: its exit is not wanted either.
-            return (self.kind == Kind::Session).then_some(1);
+    pub(crate) fn run(&self, call: &Call<'_>) -> Answer {
+        let answer = (self.run)(call);
+        if matches!(answer, Answer::Done | Answer::Word(_)) {
+            self.counters.0.add(RUNS, 1);
+        } else {
+            self.others(answer);
         }
-        self.counters.0.add(RUNS, 1);
-        (self.run)(call)
+        answer
+    }
+
+    /// Counts what did not come to its end.
+    #[inline(never)]
+    fn others(&self, answer: Answer) {
+        match answer {
+            Answer::Filtered => self.counters.0.add(FILTERED, 1),
+            Answer::Panicked => self.panicked(),
+            Answer::Done | Answer::Word(_) | Answer::Missed => {}
+        }
     }
 
     /// Switched off, because it panicked.
@@ -163,9 +200,10 @@ impl Inner {
     }
 
     #[cold]
-    pub(crate) fn panicked(&self) {
+    fn panicked(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.panics.fetch_add(1, Ordering::Relaxed);
+        self.counters.0.add(RUNS, 1);
     }
 }
 
@@ -286,8 +324,12 @@ impl fmt::Debug for Builder {
 
 impl Builder {
     fn new(kind: Kind, run: impl Fn(&Call<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
-        let flavour = Flavour::Normal;
-        Self { run: Box::new(run), filter: None, kind, flavour, name: String::new() }
+        let run = Box::new(move |call: &Call<'_>| match contained(|| run(call)) {
+            Some(None) => Answer::Done,
+            Some(Some(word)) => Answer::Word(word),
+            None => Answer::Panicked,
+        });
+        Self { run, filter: None, kind, flavour: Flavour::Normal, name: String::new() }
     }
 
     /// The program may block.
@@ -299,7 +341,7 @@ impl Builder {
     /// The program runs only for calls of which `filter` is true; asked at entry and, of exit programs, at
     /// exit. A session whose entry is filtered out has no exit.
     pub fn filter(mut self, filter: impl Fn(&Call<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.filter = Some(Box::new(filter));
+        self.filter = Some(Box::new(move |call| contained(|| filter(call))));
         self
     }
 
@@ -314,9 +356,16 @@ impl Builder {
     #[must_use]
     pub fn build(self) -> Program {
         let Self { run, filter, kind, flavour, name } = self;
+        let run = match filter {
+            None => run,
+            Some(filter) => Box::new(move |call: &Call<'_>| match filter(call) {
+                Some(true) => run(call),
+                Some(false) => Answer::Filtered,
+                None => Answer::Panicked,
+            }),
+        };
         Program(Arc::new(Inner {
             run,
-            filter,
             kind,
             flavour,
             stopped: AtomicBool::new(false),

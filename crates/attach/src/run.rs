@@ -19,17 +19,15 @@
 //! | from then until it has returned | it | is missed |
 //!
 //! # Panics
-//! One `catch_unwind` a walk: the program that the walk's node names is switched off, and the walk goes on
-//! behind it. Cost of the walk without programs' own work: see the crate's header.
+//! A program's own shim contains them (`program`); what panicked is switched off and the walk goes on.
 
 use crate::call::{Call, Captured, Phase};
 use crate::function::Function;
 use crate::list::{Entry, List};
-use crate::program::{Inner, Kind, NORMAL, SLEEPABLE};
+use crate::program::{Answer, Inner, Kind, NORMAL, SLEEPABLE};
 use crate::slot::{LINKS, Open};
 use crate::value::{RawValue, Value};
 use core::cell::Cell;
-use core::panic::AssertUnwindSafe;
 use core::ptr;
 
 /// One walk over a list, on the stack of the thread that makes it.
@@ -49,13 +47,15 @@ pub(crate) fn in_program() -> bool {
 
 impl Node {
     /// Whether a program runs in a walk around this one.
-    #[inline(always)]
-    fn is_inside(&self, program: &Inner) -> bool {
+    #[cold]
+    #[inline(never)]
+    fn is_inside_slow(&self, program: &Inner) -> bool {
         let mut at = self.outer;
         // SAFETY: nodes of the chain lie in frames of this thread that are still active: each walk takes
         // its own out before it returns.
         while let Some(node) = unsafe { at.as_ref() } {
             if ptr::eq(node.program.get(), program) {
+                program.missed();
                 return true;
             }
             at = node.outer;
@@ -65,69 +65,36 @@ impl Node {
 
     /// Runs one program, unless it is not to run or runs already.
     #[inline(always)]
-    fn run(&self, entry: &Entry, call: &Call<'_>) -> Ran {
-        let program = &*entry.program.0;
-        if !entry.live() || program.stopped() {
-            return Ran::Not;
+    fn run(&self, entry: &Entry, call: &Call<'_>) -> Answer {
+        if !entry.live() {
+            return Answer::Missed;
         }
-        if self.is_inside(program) {
-            program.missed();
-            return Ran::Not;
+        // SAFETY: a live entry of a list; the walk is in a section of the list's domain.
+        let program = unsafe { entry.program() };
+        if program.stopped() {
+            return Answer::Missed;
+        }
+        if !self.outer.is_null() && self.is_inside_slow(program) {
+            return Answer::Missed;
         }
         call.cookie.set(entry.cookie);
         self.program.set(program);
-        let answer = program.run(call);
-        self.program.set(ptr::null());
-        Ran::Answered(answer)
+        program.run(call)
     }
 }
 
-/// What came of a program.
-enum Ran {
-    /// It was not called.
-    Not,
-    /// It was.
-    Answered(Option<u64>),
-}
-
-/// Calls `step` with 0 to `len - 1`; what panics is switched off.
+/// The calling thread's chain.
 #[inline(always)]
-fn walk(len: usize, mut step: impl FnMut(usize, &Node)) {
+fn running() -> &'static Cell<*const Node> {
     // Outside of `LocalKey::with`, which the compiler would not inline around it.
     let running = RUNNING.with(ptr::from_ref);
-    // SAFETY: a constant thread-local without a destructor lives as long as its thread, this one.
-    let running = unsafe { &*running };
-    let node = Node { program: Cell::new(ptr::null()), outer: running.get() };
-    let next = Cell::new(0);
-    loop {
-        running.set(&raw const node);
-        let steps = AssertUnwindSafe(|| {
-            while next.get() < len {
-                let now = next.get();
-                next.set(now + 1);
-                step(now, &node);
-            }
-        });
-        match std::panic::catch_unwind(steps) {
-            Ok(()) => break,
-            Err(payload) => {
-                // Its destructor might panic as well.
-                core::mem::forget(payload);
-                // SAFETY: null, or the program that was running: the list that keeps it is protected by
-                // the section around the walk.
-                if let Some(program) = unsafe { node.program.get().as_ref() } {
-                    program.panicked();
-                }
-                node.program.set(ptr::null());
-            }
-        }
-    }
-    running.set(node.outer);
+    // SAFETY: a constant thread-local without a destructor lives as long as its thread, and the reference
+    // does not leave the functions of this module, nor the thread.
+    unsafe { &*running }
 }
 
 /// What a call remembers across its body.
 pub(crate) struct Frame {
-    function: &'static Function,
     exits: bool,
     open: Open<LINKS>,
     /// Mutant M15: the lists of the entry.
@@ -135,15 +102,14 @@ pub(crate) struct Frame {
     stale: [*const List; 2],
 }
 
-// SAFETY: numbers and a static function; the mutant's pointers are its fault.
+// SAFETY: numbers; the mutant's pointers are its fault.
 #[cfg(owlet_mutants)]
 unsafe impl Send for Frame {}
 
 impl Frame {
     #[inline(always)]
-    pub(crate) const fn new(function: &'static Function) -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
-            function,
             exits: false,
             open: Open::new(),
             #[cfg(owlet_mutants)]
@@ -162,87 +128,116 @@ impl Frame {
     /// # Safety
     /// The arguments are alive.
     #[inline(never)]
-    pub(crate) unsafe fn enter(&mut self, ip: usize, args: &[RawValue]) -> Option<u64> {
-        // SAFETY: the caller's.
-        let call = unsafe { Call::new(self.function, ip, args, None, Phase::Entry) };
+    pub(crate) unsafe fn enter(&mut self, captured: &Captured) -> Option<u64> {
+        let Function { normal, sleepable, .. } = captured.function;
         let mut answer = None;
-        let Function { normal, sleepable, .. } = self.function;
         if !normal.is_empty() {
             let token = NORMAL.read_lock();
             // SAFETY: in a section of the list's domain.
             if let Some(list) = unsafe { normal.read().as_ref() } {
                 #[cfg(owlet_mutants)]
                 (self.stale[0] = list);
-                self.enter_list(list, &call, &mut answer);
+                // SAFETY: the caller's.
+                answer = unsafe { self.enter_list(list, captured) };
             }
             // SAFETY: taken above, on this thread; nothing in between unwinds.
             unsafe { NORMAL.read_unlock(token) };
         }
         if !sleepable.is_empty() {
-            let _section = SLEEPABLE.read();
-            // SAFETY: in a section of the list's domain.
-            if let Some(list) = unsafe { sleepable.read().as_ref() } {
-                #[cfg(owlet_mutants)]
-                (self.stale[1] = list);
-                self.enter_list(list, &call, &mut answer);
-            }
+            // SAFETY: the caller's.
+            answer = answer.or(unsafe { self.enter_sleepable(captured) });
         }
         answer
     }
 
+    /// # Safety
+    /// As [`Frame::enter`].
+    #[inline(never)]
+    unsafe fn enter_sleepable(&mut self, captured: &Captured) -> Option<u64> {
+        let _section = SLEEPABLE.read();
+        // SAFETY: in a section of the list's domain.
+        let list = unsafe { captured.function.sleepable.read().as_ref() }?;
+        #[cfg(owlet_mutants)]
+        (self.stale[1] = list);
+        // SAFETY: the caller's.
+        unsafe { self.enter_list(list, captured) }
+    }
+
+    /// # Safety
+    /// As [`Frame::enter`].
     #[inline(always)]
-    fn enter_list(&mut self, list: &List, call: &Call<'_>, answer: &mut Option<u64>) {
-        self.exits |= list.exits;
-        walk(list.entries.len(), |n, node| {
-            let Some(entry) = list.entries.get(n) else { return };
-            match entry.program.0.kind {
-                Kind::Entry => _ = node.run(entry, call),
-                Kind::Exit => {}
-                Kind::Session => {
-                    call.set_session(0);
-                    if let Ran::Answered(None) = node.run(entry, call) {
-                        self.open.push(entry.link, call.session());
-                    }
-                }
-                Kind::Modify => {
-                    if answer.is_none()
-                        && let Ran::Answered(Some(word)) = node.run(entry, call)
-                    {
-                        *answer = Some(word);
-                    }
-                }
+    unsafe fn enter_list(&mut self, list: &List, captured: &Captured) -> Option<u64> {
+        self.exits |= !list.exit.is_empty();
+        // SAFETY: the caller's.
+        let call = unsafe { Call::new(captured, None, Phase::Entry) };
+        let mut decided = None;
+        let running = running();
+        let node = Node { program: Cell::new(ptr::null()), outer: running.get() };
+        running.set(&raw const node);
+        for entry in &list.enter {
+            if entry.kind == Kind::Entry {
+                let _ = node.run(entry, &call);
+            } else {
+                self.enter_other(entry, &node, &call, &mut decided);
             }
-        });
+        }
+        // Programs do not unwind.
+        running.set(node.outer);
+        decided
+    }
+
+    /// A session or a modifying program.
+    #[inline(never)]
+    fn enter_other(
+        &mut self,
+        entry: &Entry,
+        node: &Node,
+        call: &Call<'_>,
+        decided: &mut Option<u64>,
+    ) {
+        let modify = entry.kind == Kind::Modify;
+        if modify && decided.is_some() {
+            return;
+        }
+        call.set_session(0);
+        match node.run(entry, call) {
+            Answer::Word(word) if modify => *decided = Some(word),
+            Answer::Done if !modify => self.open.push(entry.link, call.session()),
+            _ => {}
+        }
     }
 
     /// Runs the programs of the exit.
+    ///
+    /// # Safety
+    /// What `ret` borrows is alive.
     #[inline(never)]
-    pub(crate) fn exit(
-        &mut self,
-        ip: usize,
-        args: &[RawValue],
-        phase: Phase,
-        ret: Option<Value<'_>>,
-    ) {
-        debug_assert!(!phase.is_entry());
-        // SAFETY: not the entry.
-        let call = unsafe { Call::new(self.function, ip, args, ret, phase) };
-        let Function { normal, sleepable, .. } = self.function;
+    pub(crate) unsafe fn exit(&mut self, captured: &Captured, phase: Phase, ret: Option<RawValue>) {
+        // SAFETY: the caller's.
+        let ret = ret.map(|raw| unsafe { raw.get(true) });
+        let ret = ret.as_ref();
+        let Function { normal, sleepable, .. } = captured.function;
         if !sleepable.is_empty() {
-            let _section = SLEEPABLE.read();
-            // SAFETY: in a section of the list's domain.
-            if let Some(list) = unsafe { self.list_at_exit(sleepable.read(), 1).as_ref() } {
-                self.exit_list(list, &call);
-            }
+            self.exit_sleepable(captured, phase, ret);
         }
         if !normal.is_empty() {
             let token = NORMAL.read_lock();
             // SAFETY: in a section of the list's domain.
             if let Some(list) = unsafe { self.list_at_exit(normal.read(), 0).as_ref() } {
-                self.exit_list(list, &call);
+                self.exit_list(list, captured, phase, ret);
             }
             // SAFETY: taken above, on this thread; nothing in between unwinds.
             unsafe { NORMAL.read_unlock(token) };
+        }
+    }
+
+    #[inline(never)]
+    fn exit_sleepable(&mut self, captured: &Captured, phase: Phase, ret: Option<&Value<'_>>) {
+        let _section = SLEEPABLE.read();
+        let now = captured.function.sleepable.read();
+        // SAFETY: in a section of the list's domain.
+        if let Some(list) = unsafe { self.list_at_exit(now, 1).as_ref() } {
+            self.exit_list(list, captured, phase, ret);
         }
     }
 
@@ -260,83 +255,84 @@ impl Frame {
     }
 
     #[inline(always)]
-    fn exit_list(&self, list: &List, call: &Call<'_>) {
-        walk(list.modify, |n, node| {
-            // The last one first.
-            let Some(entry) = list.entries.get(list.modify - 1 - n) else { return };
-            match entry.program.0.kind {
-                Kind::Exit => _ = node.run(entry, call),
-                Kind::Session => {
-                    if let Some(word) = self.open.find(entry.link) {
-                        call.set_session(word);
-                        _ = node.run(entry, call);
-                    }
-                }
-                Kind::Entry | Kind::Modify => {}
+    fn exit_list(&self, list: &List, captured: &Captured, phase: Phase, ret: Option<&Value<'_>>) {
+        debug_assert!(!phase.is_entry());
+        // SAFETY: not the entry.
+        let call = unsafe { Call::new(captured, ret, phase) };
+        let running = running();
+        let node = Node { program: Cell::new(ptr::null()), outer: running.get() };
+        running.set(&raw const node);
+        for entry in &list.exit {
+            if entry.kind == Kind::Session {
+                // Not begun by this call: no end.
+                let Some(word) = self.open.find(entry.link) else { continue };
+                call.set_session(word);
             }
-        });
+            let _ = node.run(entry, &call);
+        }
+        // Programs do not unwind.
+        running.set(node.outer);
     }
 }
 
 /// Runs the exit's programs when the body unwinds.
 struct Unwinding<'f> {
     frame: &'f mut Frame,
-    ip: usize,
-    args: &'f [RawValue],
+    captured: &'f Captured,
 }
 
 impl Drop for Unwinding<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         if self.frame.exits {
-            self.frame.exit(self.ip, self.args, Phase::Unwound, None);
+            // SAFETY: no value.
+            unsafe { self.frame.exit(self.captured, Phase::Unwound, None) };
         }
     }
 }
 
 /// Around the body of a function that is on. For the macro, which promises that the arguments in
 /// `captured` are those of `body` (they move into it), and that `value` borrows what it is given.
+///
+/// There is one of these for each function, so what does not depend on the function is elsewhere.
 #[doc(hidden)]
 #[inline(never)]
-pub fn call<R, const N: usize>(
-    function: &'static Function,
-    captured: Captured<N>,
+pub fn call<R>(
+    captured: &Captured,
     body: impl FnOnce() -> R,
     value: impl FnOnce(&R) -> RawValue,
 ) -> R {
-    around(function, &captured, |_| body(), value)
+    let mut frame = Frame::new();
+    // SAFETY: `body` owns the arguments and has not run.
+    unsafe { frame.enter(captured) };
+    let unwinding = Unwinding { frame: &mut frame, captured };
+    let ret = body();
+    core::mem::forget(unwinding);
+    if frame.exits {
+        // SAFETY: what was captured borrows `ret`, which lives until after the exit.
+        unsafe { frame.exit(captured, Phase::Return, Some(value(&ret))) };
+    }
+    ret
 }
 
 /// As [`call`], of a function whose result a program may decide: `convert` turns its word into it.
 #[doc(hidden)]
 #[inline(never)]
-pub fn call_modifiable<R, const N: usize>(
-    function: &'static Function,
-    captured: Captured<N>,
+pub fn call_modifiable<R>(
+    captured: &Captured,
     body: impl FnOnce() -> R,
     value: impl FnOnce(&R) -> RawValue,
     convert: impl FnOnce(u64) -> R,
 ) -> R {
-    around(function, &captured, |answer| answer.map_or_else(body, convert), value)
-}
-
-#[inline(always)]
-fn around<R, const N: usize>(
-    function: &'static Function,
-    captured: &Captured<N>,
-    body: impl FnOnce(Option<u64>) -> R,
-    value: impl FnOnce(&R) -> RawValue,
-) -> R {
-    let (ip, args) = (captured.ip, captured.values.as_slice());
-    let mut frame = Frame::new(function);
+    let mut frame = Frame::new();
     // SAFETY: `body` owns the arguments and has not run.
-    let answer = unsafe { frame.enter(ip, args) };
-    let unwinding = Unwinding { frame: &mut frame, ip, args };
-    let ret = body(answer);
+    let answer = unsafe { frame.enter(captured) };
+    let unwinding = Unwinding { frame: &mut frame, captured };
+    let ret = answer.map_or_else(body, convert);
     core::mem::forget(unwinding);
     if frame.exits {
-        // SAFETY: what was captured borrows `ret`, which lives until after the exit.
-        let seen = unsafe { value(&ret).get(true) };
-        frame.exit(ip, args, Phase::Return, Some(seen));
+        // SAFETY: as in `call`.
+        unsafe { frame.exit(captured, Phase::Return, Some(value(&ret))) };
     }
     ret
 }

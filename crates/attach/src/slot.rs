@@ -31,6 +31,9 @@
 //! 2. A list that was replaced is freed after a grace period, of the domain its readers are in, that
 //!    began after it was replaced.
 //! 3. A call keeps no pointer into a list beyond its section.
+//! 4. Lists own no programs. The link does: until its entry has been taken out of the published list (or
+//!    marked dead) and a grace period has begun and ended after that. So whoever finds a live entry in a
+//!    section may run its program; lists that were replaced earlier and are not freed yet keep no program.
 //!
 //! # Barriers
 //! | letter | where | pairs with | orders |

@@ -44,7 +44,6 @@ fn expand(options: TokenStream, item: TokenStream, root: &str) -> Result<TokenSt
     let end = match (sig.asyncness, &options.modify) {
         (Some(_), _) => quote! {
             #root::__private::call_async(
-                &__OWLET_FUNCTION,
                 #captured,
                 async move {
                     if false {
@@ -64,7 +63,7 @@ fn expand(options: TokenStream, item: TokenStream, root: &str) -> Result<TokenSt
             match #captured {
                 ::core::option::Option::None => #body(),
                 ::core::option::Option::Some(#captured) => {
-                    #root::__private::call(&__OWLET_FUNCTION, #captured, #body, #value)
+                    #root::__private::call(&#captured, #body, #value)
                 }
             }
         },
@@ -78,7 +77,7 @@ fn expand(options: TokenStream, item: TokenStream, root: &str) -> Result<TokenSt
                 match #captured {
                     ::core::option::Option::None => #body(),
                     ::core::option::Option::Some(#captured) => {
-                        #root::__private::call_modifiable(&__OWLET_FUNCTION, #captured, #body, #value, #convert)
+                        #root::__private::call_modifiable(&#captured, #body, #value, #convert)
                     }
                 }
             }
@@ -100,6 +99,7 @@ fn expand(options: TokenStream, item: TokenStream, root: &str) -> Result<TokenSt
                     #[allow(unused_imports)]
                     use #root::__private::{CaptureName as _, CaptureShape as _, CaptureValue as _};
                     break #site ::core::option::Option::Some(#root::__private::Captured {
+                        function: &__OWLET_FUNCTION,
                         ip: #root::__private::here(&__OWLET_FUNCTION),
                         values: [#(#values),*],
                     })

@@ -13,7 +13,7 @@
 //!     let body = move || -> R { body };                      async move { body }
 //!     match captured {
 //!         None => body(),
-//!         Some(captured) => call(&FUNCTION, captured, body, |ret| ..ret..),
+//!         Some(captured) => call(&captured, body, |ret| ..ret..),
 //!     }                                                      call_async(captured, body).await
 //! }
 //! ```

@@ -7,6 +7,7 @@
 //! owlet-torture run --flavours busted,trivial        must fail
 //! owlet-torture rwlock                               the reader-writer lock, by policy
 //! owlet-torture flips                                code that changes while threads run it
+//! owlet-torture attach                               programs on a thousand functions, 60 s
 //! owlet-torture litmus                               outcomes that grace periods forbid
 //! owlet-torture conditions -- owlet-torture run      with and without rseq, membarrier, seccomp
 //! ```
@@ -23,6 +24,7 @@ macro_rules! say {
     }};
 }
 
+mod attach;
 mod conditions;
 mod cost;
 mod flavour;
@@ -57,6 +59,8 @@ enum Command {
     /// Code that changes while threads run it: 20 million flips of a byte, and controls that must crash.
     #[cfg(target_arch = "x86_64")]
     Flips(flips::Options),
+    /// Programs that come and go on a thousand functions that are called, interrupted and forked.
+    Attach(attach::Options),
     /// What a section and a grace period cost here: ns and membarriers, against floors.
     Cost(cost::Options),
     /// Print the backend, the reason and what membarrier can do, one `key value` a line.
@@ -103,6 +107,7 @@ fn main() -> ExitCode {
         Command::Rwlock(options) => lock::run(&options),
         #[cfg(target_arch = "x86_64")]
         Command::Flips(options) => flips::run(&options),
+        Command::Attach(options) => attach::run(&options),
         Command::Cost(options) => cost::run(&options),
         Command::Probe => probe::run(),
         Command::Conditions { command } => conditions::run(&command),
