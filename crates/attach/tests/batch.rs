@@ -93,7 +93,11 @@ fn m5_a_thousand_rounds_leave_nothing_behind() {
         let program = quiet();
         let attached = program.attach(&format!("*::many::g{}::m?::f?", n % 10)).unwrap();
         assert_eq!(attached.len(), 100);
-        if n % 2 == 0 { attached.detach().unwrap() } else { attached.detach_async().unwrap() }
+        if n.is_multiple_of(2) {
+            attached.detach().unwrap()
+        } else {
+            attached.detach_async().unwrap()
+        }
     };
     (0..20).for_each(round);
     owlet_attach::quiesce();
@@ -274,7 +278,7 @@ fn tr_04_concurrent_batches_on_overlapping_functions_are_each_right() {
                                 count.fetch_add(1, Ordering::Relaxed);
                             }
                         });
-                        let sleepable = (me + round) % 2 == 0;
+                        let sleepable = (me + round).is_multiple_of(2);
                         let program =
                             if sleepable { program.sleepable().build() } else { program.build() };
                         let which = ["*::overlapping::*", "*::overlapping::a"][round % 2];
@@ -288,7 +292,7 @@ fn tr_04_concurrent_batches_on_overlapping_functions_are_each_right() {
                         };
                         call();
                         assert_eq!(mine.load(Ordering::Relaxed), functions);
-                        if round % 3 == 0 {
+                        if round.is_multiple_of(3) {
                             attached.detach_async().unwrap();
                         } else {
                             attached.detach().unwrap();
@@ -382,7 +386,7 @@ fn tr_12_the_last_reference_frees_and_a_new_one_meanwhile_is_fresh() {
                     let attached = program.attach("*::teardown::f").unwrap();
                     teardown::f();
                     assert!(program.stats().runs >= 2);
-                    if round % 2 == 0 {
+                    if round.is_multiple_of(2) {
                         drop(program);
                         attached.detach().unwrap();
                     } else {

@@ -102,8 +102,8 @@ unsafe extern "C" {
 /// What the attribute puts behind the label of a site.
 extern "C" fn slow(n: u64, index: u32) -> u64 {
     let function = &ALL[index as usize];
-    let captured = Captured { ip: here(function), values: [(&&&Wrap(&n)).capture()] };
-    call(function, captured, move || n + 1, |ret| (&&&Wrap(ret)).capture())
+    let captured = Captured { function, ip: here(function), values: [(&&&Wrap(&n)).capture()] };
+    call(&captured, move || n + 1, |ret| (&&&Wrap(ret)).capture())
 }
 
 fn function(i: usize) -> extern "C" fn(u64) -> u64 {
