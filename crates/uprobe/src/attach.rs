@@ -74,7 +74,7 @@ pub struct Options {
 pub struct Refused {
     /// Which of [`Found::sites`].
     pub site: usize,
-    /// Why, in the kernel's words.
+    /// Why.
     pub why: String,
 }
 
@@ -84,6 +84,7 @@ pub struct Attachment {
     way: Way,
     refused: Vec<Refused>,
     attached: usize,
+    since: u64,
     /// Links before events: what they are on.
     links: Vec<OwnedFd>,
     events: Vec<OwnedFd>,
@@ -156,6 +157,7 @@ impl Attachment {
             way,
             refused,
             attached: 0,
+            since: 0,
             links,
             events,
             programs,
@@ -166,6 +168,7 @@ impl Attachment {
             wake,
         };
         this.attach(found, options)?;
+        this.since = owlet_sys::clock::monotonic_ns();
         Ok(this)
     }
 
@@ -236,7 +239,7 @@ impl Attachment {
                     self.links.push(link);
                 }
                 Err(error) if is_about_a_site(&error) => {
-                    self.refused.push(Refused { site, why: error.to_string() });
+                    self.refused.push(Refused { site, why: why(&error) });
                 }
                 Err(error) => return Err(failed(&error)),
             }
@@ -260,6 +263,12 @@ impl Attachment {
     #[must_use]
     pub fn attached(&self) -> usize {
         self.attached
+    }
+
+    /// When all were on, in nanoseconds of `CLOCK_MONOTONIC`.
+    #[must_use]
+    pub fn since(&self) -> u64 {
+        self.since
     }
 
     /// Readable when the ring has filled to a quarter; [`read`](Self::read) makes it unreadable again.
@@ -363,7 +372,7 @@ impl Job<'_> {
     /// The sites that are refused, found by halves; `error` is why all of `sites` together are.
     fn halve(&self, sites: &[usize], error: &io::Error) -> io::Result<Vec<Refused>> {
         if let [site] = sites {
-            return Ok(vec![Refused { site: *site, why: error.to_string() }]);
+            return Ok(vec![Refused { site: *site, why: why(error) }]);
         }
         let mut refused = Vec::new();
         let (left, right) = sites.split_at(sites.len() / 2);
@@ -394,10 +403,19 @@ impl Job<'_> {
     }
 }
 
+/// The kernel's own "not supported", which has no name outside.
+const ENOTSUPP: i32 = 524;
+
+/// Why a site is refused.
+fn why(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(ENOTSUPP) => "the kernel cannot probe the instruction that stands there".into(),
+        _ => Error::io("the kernel refuses it", error).message,
+    }
+}
+
 /// Errors that may be about one site's instruction, not about us or the process.
 fn is_about_a_site(error: &io::Error) -> bool {
-    /// The kernel's own "not supported", which has no name outside.
-    const ENOTSUPP: i32 = 524;
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EIO | ENOTSUPP))
 }
 

@@ -110,6 +110,10 @@ fn functions_have_the_offset_in_the_file_and_one_name_each() {
     let found: Vec<_> = image.functions.iter().map(|f| (f.name.as_str(), f.offset)).collect();
     assert_eq!(found, [("alias_first", 0x10), ("space::name(int)", 0x20)]);
     assert!(!image.stripped && image.probes.is_empty());
+    // The same addresses in a segment of data.
+    let mut data = bytes;
+    data[64 + 4] = 4;
+    assert!(read(&data).unwrap().functions.is_empty());
 }
 
 #[test]

@@ -61,12 +61,14 @@ pub struct Events {
     threads: HashMap<(u32, u32), Vec<Frame>>,
     spans: u64,
     paired: Paired,
+    /// When all sites were on.
+    since: u64,
 }
 
 impl Events {
-    /// For these sites.
+    /// For these sites; `since` is when all of them were on, see [`Attachment::since`](crate::Attachment::since).
     #[must_use]
-    pub fn new(sites: &[Site], moments: Moments) -> Self {
+    pub fn new(sites: &[Site], moments: Moments, since: u64) -> Self {
         Self {
             moments,
             sites: sites.iter().map(|site| site.of.clone()).collect(),
@@ -74,6 +76,7 @@ impl Events {
             threads: HashMap::new(),
             spans: 0,
             paired: Paired::default(),
+            since,
         }
     }
 
@@ -153,7 +156,8 @@ impl Events {
             self.threads.remove(&key);
         }
         let Some(frame) = found else {
-            self.paired.without_entry += 1;
+            // Returns are on before entries.
+            self.paired.without_entry += u64::from(hit.time >= self.since);
             return;
         };
         let duration = hit.time.saturating_sub(frame.time);

@@ -17,7 +17,19 @@ fn function(name: &str) -> Site {
 
 fn hit(site: usize, on_return: bool, time: u64, stack: u64) -> Hit {
     let words = [time + 1, 2, 3, 4, 5, 6];
-    Hit { time, site, on_return, pid: 7, tid: 8, cpu: 0, stack, unread: 0, words, probe: None }
+    Hit {
+        time,
+        site,
+        on_return,
+        pid: 7,
+        tid: 8,
+        cpu: 0,
+        stack,
+        unread: 0,
+        name: [0; 16],
+        words,
+        probe: None,
+    }
 }
 
 /// The records of those hits: name, kind, and the fields by name.
@@ -26,7 +38,7 @@ fn records(sites: &[Site], moments: Moments, hits: &[Hit]) -> (Vec<String>, Even
     for schema in schemas.values() {
         schema.check().unwrap();
     }
-    let mut events = Events::new(sites, moments);
+    let mut events = Events::new(sites, moments, 0);
     let mut bytes = Vec::new();
     hits.iter().for_each(|hit| events.push(hit, &mut bytes));
     let mut rest = bytes.as_slice();
@@ -132,7 +144,7 @@ fn threads_have_stacks_of_their_own_and_endless_ones_are_cut() {
     let mut other = hit(0, true, 9, 108);
     other.tid = 99;
     let sites = [function("f")];
-    let mut events = Events::new(&sites, Moments::Latency);
+    let mut events = Events::new(&sites, Moments::Latency, 0);
     let mut out = Vec::new();
     for hit in [hit(0, false, 1, 100), other] {
         events.push(&hit, &mut out);
@@ -159,12 +171,15 @@ fn a_probes_arguments_have_its_widths() {
     let site = Site { of: Of::Probe(arguments), ..function("p:n") };
     // As the program writes it: registers, then operands.
     let mut words = [0u64; WORDS_MAX];
-    words[..HEAD].copy_from_slice(&[10, 0, 7 << 32 | 8, 2 << 32, 100]);
+    let name = u64::from_ne_bytes(*b"worker\0\0");
+    words[..HEAD].copy_from_slice(&[10, 0, 7 << 32 | 8, 2 << 32, 100, name, 0]);
     words[HEAD] = 0xffff_ffff;
     words[HEAD + 3] = 0x1234;
     words[HEAD + SLOTS] = 0xffff_fffe;
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let (lines, events) = records(&[site], Moments::Entry, &[Hit::read(&bytes)]);
+    let hit = Hit::read(&bytes);
+    assert_eq!(hit.thread_name(), b"worker");
+    let (lines, events) = records(&[site], Moments::Entry, &[hit]);
     // The second operand could not be read.
     assert_eq!(lines, ["10 p:n arg0=-5 arg1=18 arg3=-2 arg4=None arg5=-1"]);
     assert_eq!(events.counts(), [1]);

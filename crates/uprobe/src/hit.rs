@@ -2,7 +2,7 @@
 
 use crate::attach::RETURN;
 use crate::order::Timed;
-use crate::program::{ARGS, HEAD, OPERANDS, SLOTS, WORDS_MAX};
+use crate::program::{ARGS, HEAD, NAME, NAME_BYTES, OPERANDS, SLOTS, WORDS_MAX};
 use crate::usdt::{Argument, Place};
 
 /// A site was hit.
@@ -18,6 +18,8 @@ pub struct Hit {
     pub pid: u32,
     /// Thread, in its own PID namespace.
     pub tid: u32,
+    /// What the thread is called, up to the first NUL.
+    pub(crate) name: [u8; NAME_BYTES],
     /// On which CPU.
     pub cpu: u32,
     /// The stack pointer.
@@ -50,12 +52,23 @@ impl Hit {
             on_return: cookie & RETURN != 0,
             pid: (ids >> 32) as u32,
             tid: ids as u32,
+            name: bytes
+                .get(NAME * 8..)
+                .and_then(|rest| rest.first_chunk())
+                .copied()
+                .unwrap_or_default(),
             cpu: place as u32,
             unread: (place >> 32) as u32,
             stack: word(4),
             words: std::array::from_fn(|n| word(HEAD + n)),
             probe,
         }
+    }
+
+    /// What the thread was called at the hit; at most 15 bytes.
+    #[must_use]
+    pub fn thread_name(&self) -> &[u8] {
+        self.name.split(|&byte| byte == 0).next().unwrap_or_default()
     }
 
     /// The values of a probe's arguments, in order; `None` for what could not be read.

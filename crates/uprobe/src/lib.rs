@@ -64,6 +64,6 @@ pub use error::{Error, ErrorKind, Result};
 pub use events::{Events, Paired, site_of};
 pub use hit::Hit;
 pub use pattern::{Pattern, Wanted};
-pub use process::{ObjectFile, inner_pid, object_files, thread_name};
+pub use process::{ObjectFile, inner_pid, object_files};
 pub use sites::{Found, NoMatch, Of, Scope, Site, find};
 pub use usdt::Argument;

@@ -169,32 +169,12 @@ pub(crate) fn namespace(pid: u32) -> Option<Namespace> {
 /// What a process calls itself: its id in the innermost of its PID namespaces.
 #[must_use]
 pub fn inner_pid(pid: u32) -> u32 {
-    inner_id(&format!("/proc/{pid}/status")).unwrap_or(pid)
-}
-
-fn inner_id(path: &str) -> Option<u32> {
-    let status = fs::read_to_string(path).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_ascii_whitespace().next_back()?.parse().ok()
-}
-
-/// The name of a thread, given by the names that process `pid` (ours for it) and its thread `tid` (its
-/// own for it) have. `None` when it has ended.
-#[must_use]
-pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {
-    let comm = |name: &str| {
-        let comm = fs::read(format!("/proc/{pid}/task/{name}/comm")).ok()?;
-        Some(comm.trim_ascii_end().to_vec())
+    let inner = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        line.split_ascii_whitespace().next_back()?.parse().ok()
     };
-    if inner_pid(pid) == pid {
-        return comm(&tid.to_string());
-    }
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    tasks.flatten().find_map(|task| {
-        let name = task.file_name().into_string().ok()?;
-        let inner = inner_id(&format!("/proc/{pid}/task/{name}/status"))?;
-        (inner == tid).then(|| comm(&name))?
-    })
+    inner().unwrap_or(pid)
 }
 
 #[cfg(test)]

@@ -12,14 +12,18 @@
 //! | 2 | thread id (low half), process id | same | same |
 //! | 3 | CPU (low half), operands that could not be read (bits) | same | same |
 //! | 4 | stack pointer | same | same |
-//! | 5.. | 6 argument registers | return value | 17 registers, a zero, 12 operands in memory |
+//! | 5, 6 | the thread's name | same | same |
+//! | 7.. | 6 argument registers | return value | 17 registers, a zero, 12 operands in memory |
 //!
 //! Ids are those of the PID namespace of the target where that is known: the process' own names for itself.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 /// Words before what differs.
-pub(crate) const HEAD: usize = 5;
+pub(crate) const HEAD: usize = 7;
+/// Where the thread's name is, and its bytes.
+pub(crate) const NAME: usize = 5;
+pub(crate) const NAME_BYTES: usize = 16;
 /// Registers that a function's first arguments are in.
 pub(crate) const ARGS: usize = 6;
 /// Slots of registers in a USDT record; the last is always zero: an absent index.
@@ -100,6 +104,7 @@ const MAP_LOOKUP_ELEM: i32 = 1;
 const KTIME_GET_NS: i32 = 5;
 const GET_SMP_PROCESSOR_ID: i32 = 8;
 const GET_CURRENT_PID_TGID: i32 = 14;
+const GET_CURRENT_COMM: i32 = 16;
 const PROBE_READ_USER: i32 = 112;
 const GET_NS_CURRENT_PID_TGID: i32 = 120;
 const RINGBUF_RESERVE: i32 = 131;
@@ -220,6 +225,8 @@ pub(crate) fn assemble(kind: Kind, maps: &Maps<'_>, namespace: Option<Namespace>
     ids(&mut a, namespace);
     a.call(GET_SMP_PROCESSOR_ID).keep(3);
     a.register(4, PT_SP);
+    a.op(MOV_REG, 1, 7, 0, 0).op(ADD, 1, 0, 0, at(NAME).into());
+    a.op(MOV, 2, 0, 0, NAME_BYTES as i32).call(GET_CURRENT_COMM);
     match kind {
         Kind::Entry => {
             for (n, offset) in PT_ARGS.iter().enumerate() {

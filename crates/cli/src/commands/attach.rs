@@ -18,9 +18,10 @@ use crate::units::larger_ring;
 use owlet_ring::{LOSS_REASONS, Loss};
 use owlet_store::TraceMeta;
 use owlet_uprobe::{
-    Attachment, Error, ErrorKind, Found, Moments, NoMatch, Of, Options, Pattern, Scope, Site, Way,
+    Attachment, Error, ErrorKind, Events, Found, Moments, NoMatch, Of, Options, Pattern, Scope,
+    Site, Way,
 };
-use owlet_wire::filter::Filter;
+use owlet_wire::filter::{Filter, Verdict};
 use serde_json::json;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -183,8 +184,11 @@ fn record(
             (file.to_owned(), "every process that runs it".to_owned())
         }
     };
-    let dir = directory::choose(args.output.as_deref(), &name)?;
     let filter = args.filter.as_deref().map(super::report::parse).transpose()?;
+    if let Some(filter) = &filter {
+        passes(filter, found, moments)?;
+    }
+    let dir = directory::choose(args.output.as_deref(), &name)?;
     let (ring_bytes, allow_abort) = (args.size, args.allow_abort);
     let options = Options { scope, moments, ring_bytes, way: None, allow_abort };
     let attach = || Attachment::new(found, &options).map_err(failure);
@@ -218,6 +222,22 @@ fn record(
     }
     counts(args, &recording, found)?;
     Ok(tell(&recording, args, &end, &whose, filter.as_ref()))
+}
+
+/// Refuses a filter that can hold for no event; says what in it holds for none.
+fn passes(filter: &Filter, found: &Found, moments: Moments) -> Result<()> {
+    let schemas = Events::schemas(&found.sites, moments);
+    let schemas: Vec<_> = schemas.into_iter().map(|(_, schema)| schema).collect();
+    let doubts = super::doubts::of(filter, &schemas);
+    if schemas.iter().all(|schema| filter.bind(schema).verdict() == Verdict::Never) {
+        let n = plural(found.sites.len() as u64, "site");
+        let message = format!("--where can hold for no event of {n}");
+        return Err(Failure::with(Exit::Nothing, message).hint(doubts.join("\n")));
+    }
+    for line in doubts {
+        note!("warning: --where: {line}");
+    }
+    Ok(())
 }
 
 /// The command line, and what a process in a container calls itself.

@@ -14,7 +14,7 @@ use owlet_store::{
     ErrorKind, MALFORMED, NOT_WRITTEN, PacketInfo, Recorder, StoreError, StreamName, TraceMeta,
     TraceWriter,
 };
-use owlet_uprobe::{Attachment, Events, Found, Hit, Moments, Scope, inner_pid, thread_name};
+use owlet_uprobe::{Attachment, Events, Found, Hit, Moments, Scope, inner_pid};
 use owlet_wire::entry::{Process, Thread};
 use owlet_wire::filter::{Bound, Filter};
 use owlet_wire::record::{RECORD_HEADER_LEN, RecordHeader};
@@ -124,8 +124,8 @@ impl Recording {
             }
         };
         Ok(Self {
+            events: Events::new(&found.sites, moments, attachment.since()),
             attachment,
-            events: Events::new(&found.sites, moments),
             trace: Some(trace),
             dir: dir.to_owned(),
             scope,
@@ -331,10 +331,8 @@ impl Recording {
         if self.known.insert((hit.pid, 0)) {
             trace.add_process(hit.time, &process(ours, hit.pid))?;
         }
-        match thread_name(ours, hit.tid) {
-            Some(comm) => trace.add_thread(hit.time, &Thread { pid: hit.pid, tid: hit.tid, comm }),
-            None => Ok(()),
-        }
+        let comm = hit.thread_name().to_vec();
+        trace.add_thread(hit.time, &Thread { pid: hit.pid, tid: hit.tid, comm })
     }
 }
 

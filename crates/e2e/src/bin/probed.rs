@@ -45,6 +45,12 @@ mod usdt {
         "movzwl owlet_probed_semaphore(%rip), %eax",
         "ret",
         ".size owlet_probed_pass, .-owlet_probed_pass",
+        // Never called: it begins with what is a breakpoint already.
+        ".globl owlet_probed_trap",
+        ".type owlet_probed_trap,@function",
+        "owlet_probed_trap: int3",
+        "ret",
+        ".size owlet_probed_trap, .-owlet_probed_trap",
         ".popsection",
         options(att_syntax)
     );
@@ -125,7 +131,8 @@ fn main() -> std::io::Result<()> {
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 let sum = &sum;
-                scope.spawn(move || calls(thread, count, calm, sum));
+                let builder = std::thread::Builder::new().name("worker".into());
+                drop(builder.spawn_scoped(scope, move || calls(thread, count, calm, sum)));
             }
         });
         let (sum, raised) = (sum.into_inner(), RAISED.load(Ordering::Relaxed));
