@@ -1,6 +1,6 @@
 //! Object files: loading and verification. Feature `load`; not for the traced thread.
 //!
-//! [`object`] takes what `clang -target bpf -c` makes (see `include/owlet.bpf.h` for what programs include);
+//! [`object`] takes what `clang -target bpf -c` makes (programs include [`HEADER`]);
 //! [`verify`] takes an [`Image`] that was put together otherwise. Both give a [`Verified`] image or the
 //! [`Refusal`] of the first program that is not fit, with the instruction and, if the object has debug
 //! information (`-g`), the line of source.
@@ -20,6 +20,8 @@ use crate::image::Image;
 use crate::program::{Limits, Module};
 use object::Lines;
 
+/// The header that programs in C include, to be written to `owlet.bpf.h`.
+pub const HEADER: &str = include_str!("../../include/owlet.bpf.h");
 /// Most slots that are verified: the analysis takes seconds for some thousands of branching ones.
 pub const MAX_VERIFIED_SLOTS: usize = 16_384;
 

@@ -1,7 +1,7 @@
 //! A ring buffer: records of any length from many programs to one consumer.
 //!
-//! Words of 8 bytes. A record is a header word and the data, rounded up to words; it never runs over the
-//! end of the buffer: what is left there becomes padding. A header of 0 means "not there yet", so the
+//! Words of 8 bytes; positions count them from the start, and a position's word is its remainder by the size. A
+//! record is a header word and the data, rounded up to words. A header of 0 means "not there yet", so the
 //! consumer hands space back cleared.
 //!
 //! # Protocol
@@ -17,7 +17,6 @@
 //! |---|---|
 //! | 0 | reserved or free |
 //! | length + 1 | a record of that many bytes |
-//! | 2^63 + words | padding of that many words, this one included |
 //!
 //! | barrier | what it does |
 //! |---|---|
@@ -36,8 +35,6 @@ use owlet_percpu::atomic::{
 
 use super::{errno, order};
 use crate::memory;
-
-const PADDING: u64 = 1 << 63;
 
 /// The ring buffer.
 #[derive(Debug)]
@@ -65,14 +62,13 @@ impl Ring {
     /// Appends a record.
     ///
     /// # Errors
-    /// `-E2BIG`: more than half the buffer; `-EAGAIN`: no room now.
+    /// `-E2BIG`: more than the buffer; `-EAGAIN`: no room now.
     ///
     /// # Safety
     /// `data` is valid for reads of `len` bytes.
     pub(crate) unsafe fn push(&self, data: *const u8, len: usize) -> Result<(), i64> {
-        let size = self.size();
         let need = u64::try_from(len.div_ceil(8)).unwrap_or(u64::MAX).saturating_add(1);
-        if need > size / 2 {
+        if need > self.size() {
             return Err(errno::E2BIG);
         }
         let at = self.reserve(need).ok_or(errno::EAGAIN)?;
@@ -89,25 +85,17 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes `need` words in one piece and returns the position of the first.
+    /// Takes `need` words and returns the position of the first.
     fn reserve(&self, need: u64) -> Option<u64> {
-        let size = self.size();
         loop {
             // [L] Acquire: pairs with [K]; and whoever sees a tail sees a head that is not behind it.
             let tail = self.tail.load(Acquire);
             let head = self.head.load(Relaxed);
-            let to_end = size - head % size;
-            let padding = if to_end < need { to_end } else { 0 };
-            if head.wrapping_sub(tail) + padding + need > size {
+            if head.wrapping_sub(tail) + need > self.size() {
                 return None;
             }
-            let new = head + padding + need;
-            if self.head.compare_exchange_weak(head, new, Relaxed, Relaxed).is_ok() {
-                if padding != 0 {
-                    // [I] Release: pairs with [J].
-                    self.word(head).store(PADDING | padding, order::HEADER);
-                }
-                return Some(head + padding);
+            if self.head.compare_exchange_weak(head, head + need, Relaxed, Relaxed).is_ok() {
+                return Some(head);
             }
         }
     }
@@ -123,27 +111,18 @@ impl Ring {
     }
 
     fn pop_alone(&self) -> Option<Vec<u8>> {
-        loop {
-            let tail = self.tail.load(Relaxed);
-            // [J] Acquire: pairs with [I].
-            let header = self.word(tail).load(Acquire);
-            if header == 0 {
-                return None;
-            }
-            if header & PADDING != 0 {
-                self.give_back(tail, header & !PADDING);
-                continue;
-            }
-            let len = usize::try_from(header - 1).unwrap_or(0);
-            let words = u64::try_from(len.div_ceil(8)).unwrap_or(0);
-            let mut data = Vec::with_capacity(len + 8);
-            for at in tail + 1..=tail + words {
-                data.extend(self.word(at).load(Relaxed).to_le_bytes());
-            }
-            data.truncate(len);
-            self.give_back(tail, words + 1);
-            return Some(data);
+        let tail = self.tail.load(Relaxed);
+        // [J] Acquire: pairs with [I].
+        let header = self.word(tail).load(Acquire);
+        let len = usize::try_from(header.checked_sub(1)?).unwrap_or(0);
+        let words = u64::try_from(len.div_ceil(8)).unwrap_or(0);
+        let mut data = Vec::with_capacity(len + 8);
+        for at in tail + 1..=tail + words {
+            data.extend(self.word(at).load(Relaxed).to_le_bytes());
         }
+        data.truncate(len);
+        self.give_back(tail, words + 1);
+        Some(data)
     }
 
     /// Clears `words` from `tail` and lets producers have them.
