@@ -391,6 +391,31 @@ fn calls_to_the_last_frame() {
     assert_eq!(both(Vec::new(), &slots), u64::MAX.wrapping_add(7));
 }
 
+/// Which map a lookup is in may depend on the way to it: the compiler must not take the nearest one.
+#[test]
+fn one_lookup_in_two_maps() {
+    let map = |name, byte| MapDef { data: vec![byte], ..MapDef::array(name, 8, 1) };
+    let ([a, b], [c, d]) = (asm::load_map(Reg::R1, 0), asm::load_map(Reg::R1, 1));
+    for (first, expected) in [(11, 1), (12, 2)] {
+        let slots = [
+            asm::load(8, Reg::R6, Reg::R1, 0),
+            asm::store_imm(8, Reg::R10, -8, 0),
+            asm::jump_imm(Cond::Ne, Reg::R6, first, 3),
+            a,
+            b,
+            asm::ja(2),
+            c,
+            d,
+            asm::alu(Alu::Mov, Reg::R2, Reg::R10),
+            asm::alu_imm(Alu::Add, Reg::R2, -8),
+            asm::call(1),
+            asm::load(8, Reg::R0, Reg::R0, 0),
+            asm::exit(),
+        ];
+        assert_eq!(both(vec![map("a", 1), map("b", 2)], &slots), expected);
+    }
+}
+
 #[test]
 fn helpers_of_the_call() {
     let run = |number, before: &[Slot], after: &[Slot]| {
