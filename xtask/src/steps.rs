@@ -333,6 +333,11 @@ const MUTANTS: &[Mutant] = &[
         check: Check::Torture("attach --seconds 10 --no-forks"),
     },
     Mutant {
+        id: "L6",
+        fault: "a door left closed for a writer who has given up stays closed",
+        check: Check::Loom("rwlock_gives_up_waiting"),
+    },
+    Mutant {
         id: "M8",
         fault: "the waiter looks without a barrier on either side",
         check: Check::Ring("single-event --rounds 500000"),

@@ -33,6 +33,10 @@
 //!   [`RawSection`](crate::RawSection): that is nobody's.
 //! - A shared and an exclusive hold of a lock are one: two readers that take two locks in opposite
 //!   order are reported, since a writer waiting between them would be the deadlock.
+//!
+//! # Fork
+//! In a forked child the forking thread holds what it held, but what [`crate::rwlock`] says is over there: its
+//! shared holds of locks are kept apart, and struck out.
 
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -70,6 +74,14 @@ impl Lock {
         }
     }
 
+    /// The calling thread, which may hold it upgradable, is about to wait until nobody else does.
+    #[inline(always)]
+    pub(crate) fn waits_for_others(&self) {
+        if ON {
+            waits(Key::of(self), self.name, Some(Key::of(self)));
+        }
+    }
+
     /// The calling thread has come to hold it.
     #[inline(always)]
     pub fn enter(&self) {
@@ -87,6 +99,35 @@ impl Lock {
         }
     }
 
+    /// [`Lock::enter`], by a hold that is over in a forked child.
+    #[inline(always)]
+    pub(crate) fn enter_shared(&self) {
+        self.enter();
+        self.share();
+    }
+
+    /// [`Lock::leave`] after [`Lock::enter_shared`].
+    #[inline(always)]
+    pub(crate) fn leave_shared(&self) {
+        self.unshare();
+        self.leave();
+    }
+
+    /// What the calling thread holds has become a hold that is over in a forked child.
+    #[inline(always)]
+    pub(crate) fn share(&self) {
+        if ON {
+            SHARED.with(|held| add(held, Key::of(self)));
+        }
+    }
+
+    #[inline(always)]
+    fn unshare(&self) {
+        if ON {
+            let _ = SHARED.with(|held| take(held, Key::of(self)));
+        }
+    }
+
     /// The calling thread holds it, as far as is known: [`Lock::enter`], and no [`Lock::leave`] since.
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -101,6 +142,21 @@ impl Drop for Lock {
             forget(Key::of(self));
         }
     }
+}
+
+/// In a forked child, on its only thread: the shared holds of locks are over.
+pub(crate) fn forked() {
+    if !ON {
+        return;
+    }
+    SHARED.with(|shared| {
+        for word in shared {
+            let now = word.swap(0, Ordering::Relaxed);
+            for _ in 0..now & COUNT_MAX {
+                HOLDS.with(|held| take(held, Key(now >> COUNT_BITS)));
+            }
+        }
+    });
 }
 
 /// The calling thread enters a section.
@@ -221,6 +277,8 @@ thread_local! {
     static HOLDS: Held = const { [const { AtomicU64::new(0) }; HELD] };
     /// The same for those sections among them that are guards'.
     static GUARDS: Held = const { [const { AtomicU64::new(0) }; HELD] };
+    /// The same for the holds of locks among them that are over in a forked child.
+    static SHARED: Held = const { [const { AtomicU64::new(0) }; HELD] };
 }
 
 type Held = [AtomicU64; HELD];

@@ -3,16 +3,20 @@
 
 mod common;
 
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
 use common::{alone, until};
 use owlet_rcu::PerCpuRwLock;
 use owlet_rcu::check::{self, Lock};
-use owlet_rcu::rwlock::Options;
+use owlet_rcu::rcu_sync::grace::Normal;
+use owlet_rcu::rwlock::{Options, Policy, WriteFuture};
 use owlet_rcu::stall::{self, Kind};
 use owlet_rcu::{Qsbr, Srcu, SrcuGuard, Tasks, TasksTrace, wait_all};
 
@@ -294,4 +298,68 @@ fn q1_recursive_reading_with_a_waiting_writer_is_told() {
     assert!(panics(|| LOCK.write()));
     drop(write);
     assert!(LOCK.try_write().is_some());
+}
+
+/// A wait that a check ends by a panic, with the lock half taken, leaves the lock as it was.
+#[test]
+fn a_reporter_that_panics_leaves_the_lock_as_it_was() {
+    if !alone("a_reporter_that_panics_leaves_the_lock_as_it_was") {
+        return;
+    }
+    check::set_reporter(|cycle| panic!("{cycle}"));
+    let policies = [Policy::WriterBurst, Policy::PhaseFair, Policy::ReaderPreferring];
+    for (policy, upgrades) in policies.into_iter().flat_map(|p| [(p, false), (p, true)]) {
+        let lock = || -> &'static PerCpuRwLock<u32> {
+            Box::leak(Box::new(Options::new().policy(policy).build(0)))
+        };
+        let (one, other) = (lock(), lock());
+        // With the first held, waits for a reader of the second to leave.
+        let wait = |first: &'static PerCpuRwLock<u32>, second: &'static PerCpuRwLock<u32>| {
+            let reader = second.read();
+            let writer = thread::spawn(move || {
+                let _first = first.read();
+                if upgrades {
+                    drop(second.upgradable_read().upgrade());
+                } else {
+                    drop(second.write());
+                }
+            });
+            // Nothing shows that it waits where readers are preferred; it does so soon.
+            thread::sleep(Duration::from_millis(20));
+            drop(reader);
+            writer.join().is_ok()
+        };
+        until("they are refused", || !(wait(one, other) && wait(other, one)));
+        for lock in [one, other] {
+            assert!(!lock.is_locked() && lock.try_read().is_some(), "{policy:?}: {lock:?}");
+            *lock.try_write().expect("free") += 1;
+            drop(lock.read());
+        }
+    }
+}
+
+/// The same where what panics is the grace period that the first writer waits for.
+#[test]
+fn a_refused_grace_period_leaves_the_lock_as_it_was() {
+    static DOMAIN: TasksTrace = TasksTrace::named("the lock's");
+    static GRACE: Normal<'static> = Normal(&DOMAIN);
+    static LOCK: PerCpuRwLock<u32> = Options::new().grace_periods(&GRACE).build(0);
+    let section = DOMAIN.read();
+    drop(LOCK.read());
+    let poll = |future: &mut WriteFuture<'static, u32>| {
+        Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    };
+    for _ in 0..2 {
+        assert!(panics(|| LOCK.write()));
+        assert!(panics(|| LOCK.upgradable_read().upgrade()));
+        assert!(panics(|| LOCK.hold_slow()));
+        let mut future = LOCK.write_async();
+        assert!(panics(|| poll(&mut future)));
+        assert!(LOCK.try_read().is_some(), "readers need not wait");
+        drop(future);
+        assert!(LOCK.is_fast() && !LOCK.is_locked());
+    }
+    drop(section);
+    *LOCK.write() += 1;
+    assert_eq!(*LOCK.read(), 1);
 }

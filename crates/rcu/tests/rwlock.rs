@@ -5,8 +5,9 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use owlet_rcu::PerCpuRwLock;
+use owlet_rcu::rcu_sync::grace::Normal;
 use owlet_rcu::rwlock::{Options, Policy, RawRwLock, SeveralWriters};
+use owlet_rcu::{PerCpuRwLock, Srcu};
 
 const POLICIES: [Policy; 3] = [Policy::WriterBurst, Policy::PhaseFair, Policy::ReaderPreferring];
 /// Long enough for a thread that could run to have run.
@@ -272,6 +273,82 @@ fn w4_timed_out_waiters_leave_nothing_behind() {
         assert!(!lock.raw().has_waiters() && !lock.is_locked(), "{policy:?}: {lock:?}");
         assert_eq!(*lock.try_read().expect("free"), wrote.into_inner(), "{policy:?}");
         assert!(lock.try_write().is_some());
+    }
+}
+
+/// How long a stress test looks for what must not happen; it finds less on a busy machine.
+const SOAK: Duration = Duration::from_secs(2);
+
+/// Pseudo-random numbers.
+fn next(x: &mut u64) -> u64 {
+    *x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *x >> 33
+}
+
+/// W4: somebody gives up waiting just as the owner gives the lock back. Then nobody has it or waits for it,
+/// and whoever asks must get it.
+#[test]
+fn w4_whoever_gives_up_as_the_lock_becomes_free_leaves_it_free() {
+    type Wait = fn(&PerCpuRwLock<u64>, Duration);
+    let waits: [Wait; 3] = [
+        |lock, time| drop(lock.try_write_for(time)),
+        |lock, time| drop(lock.try_read_for(time)),
+        |lock, time| drop(lock.try_upgradable_read_for(time)),
+    ];
+    for wait in waits {
+        let lock = PerCpuRwLock::new(0_u64);
+        let (stop, barrier) = (AtomicBool::new(false), Barrier::new(2));
+        let refused = thread::scope(|s| {
+            s.spawn(|| {
+                let mut seed = 1;
+                loop {
+                    barrier.wait();
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    wait(&lock, Duration::from_nanos(20_000 + next(&mut seed) % 60_000));
+                    barrier.wait();
+                }
+            });
+            let (begun, mut seed, mut refused) = (Instant::now(), 7, false);
+            while begun.elapsed() < SOAK && !refused {
+                let guard = lock.write();
+                barrier.wait();
+                let (since, time) = (Instant::now(), 20_000 + next(&mut seed) % 120_000);
+                while since.elapsed() < Duration::from_nanos(time) {
+                    std::hint::spin_loop();
+                }
+                drop(guard);
+                barrier.wait();
+                refused = lock.try_read().is_none() || lock.try_read_for(A_WHILE).is_none();
+            }
+            stop.store(true, Ordering::Relaxed);
+            barrier.wait();
+            refused
+        });
+        assert!(!refused, "nobody has it: {lock:?}, {} wait", lock.raw().queued());
+    }
+}
+
+/// W4: a writer that has a deadline gives up in every wait, that for a grace period included, and leaves
+/// readers as they were.
+#[test]
+fn w4_a_timed_writer_does_not_wait_for_a_grace_period_beyond_its_deadline() {
+    static DOMAIN: Srcu = Srcu::named("lock's");
+    static GRACE: Normal<'static> = Normal(&DOMAIN);
+    for policy in POLICIES {
+        let lock = Options::new().policy(policy).grace_periods(&GRACE).build(0);
+        drop(lock.read());
+        let section = DOMAIN.read();
+        assert!(lock.try_write_for(A_WHILE).is_none(), "a section is open");
+        let upgradable = lock.upgradable_read();
+        let upgradable = upgradable.try_upgrade_for(A_WHILE).expect_err("a section is open");
+        assert!(lock.try_read().is_some());
+        drop(upgradable);
+        assert!(!lock.is_locked() && lock.is_fast(), "{policy:?}: {lock:?}");
+        drop(section);
+        *lock.try_write_for(Duration::from_secs(120)).expect("nothing to wait for") += 1;
+        assert!(lock.stats().blocking == 1 && !lock.is_fast());
     }
 }
 

@@ -1,15 +1,18 @@
 //! Locks taken by tasks: in line with threads, handed on when dropped.
 
+mod common;
+
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use common::watched;
 use owlet_rcu::PerCpuRwLock;
-use owlet_rcu::rwlock::{Options, Policy};
+use owlet_rcu::rwlock::{Options, Policy, ReadFuture, WriteGuard};
 
 const POLICIES: [Policy; 3] = [Policy::WriterBurst, Policy::PhaseFair, Policy::ReaderPreferring];
 
@@ -227,4 +230,142 @@ fn futures_are_send() {
         drop(read);
         *LOCK.write_async().await += 1;
     });
+}
+
+/// A task that owns what it waits with, as tasks do.
+struct Task(Mutex<Option<Pin<Box<ReadFuture<'static, u32>>>>>);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// The waker that a writer waits for readers with is another task's last handle, and that task waits for
+/// the same lock: with the waker goes a future that leaves the queue.
+#[test]
+fn a_waker_that_is_dropped_may_take_a_future_of_the_lock_with_it() {
+    for again in [false, true] {
+        let lock: &'static PerCpuRwLock<u32> = Box::leak(Box::default());
+        let read = lock.read();
+        let task = Arc::new(Task(Mutex::new(None)));
+        let waker = Waker::from(task.clone());
+        let mut write = Box::pin(lock.write_async());
+        assert!(poll(write.as_mut(), Waker::noop()).is_pending());
+        let mut reader = Box::pin(lock.read_async());
+        assert!(poll(reader.as_mut(), Waker::noop()).is_pending());
+        *task.0.lock().expect("no panic") = Some(reader);
+        assert!(poll(write.as_mut(), &waker).is_pending());
+        drop((task, waker));
+        assert_eq!(lock.raw().queued(), 1);
+        watched("a waker dropped", || {
+            if again {
+                assert!(poll(write.as_mut(), Waker::noop()).is_pending());
+            } else {
+                drop(write);
+            }
+        });
+        assert_eq!(lock.raw().queued(), 0);
+        drop(read);
+    }
+
+    // The same of one who waits in the queue: what goes is what he himself is to be woken with, by a hold
+    // that ends there.
+    struct Holder(#[expect(dead_code, reason = "kept for its drop")] WriteGuard<'static, u32>);
+    impl Wake for Holder {
+        fn wake(self: Arc<Self>) {}
+    }
+    let lock: &'static PerCpuRwLock<u32> = Box::leak(Box::default());
+    let waker = Waker::from(Arc::new(Holder(lock.write())));
+    let mut reader = pin!(lock.read_async());
+    assert!(poll(reader.as_mut(), &waker).is_pending());
+    drop(waker);
+    let read = watched("a waker dropped", || ready(reader.as_mut(), Waker::noop()));
+    assert_eq!(*read, 0);
+}
+
+/// Wakers are cloned, called and dropped where they may ask about the lock.
+#[test]
+fn wakers_may_use_the_lock() {
+    static LOCK: PerCpuRwLock<u32> = PerCpuRwLock::new(0);
+    fn use_it(_: *const ()) {
+        let _ = (LOCK.raw().queued(), LOCK.try_read().is_some());
+    }
+    fn clone(_: *const ()) -> RawWaker {
+        use_it(std::ptr::null());
+        RawWaker::new(std::ptr::null(), &VTABLE)
+    }
+    static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, use_it, use_it, use_it);
+    // SAFETY: the functions use no data, and may be called on any thread.
+    let waker = unsafe { Waker::from_raw(clone(std::ptr::null())) };
+    watched("wakers use the lock", || {
+        for _ in 0..2 {
+            let write = LOCK.write();
+            let (mut reader, mut writer) = (pin!(LOCK.read_async()), pin!(LOCK.write_async()));
+            for _ in 0..2 {
+                assert!(poll(reader.as_mut(), &waker).is_pending());
+                assert!(poll(writer.as_mut(), &waker).is_pending());
+            }
+            drop(write);
+            let read = ready(reader.as_mut(), &waker);
+            for _ in 0..2 {
+                assert!(poll(writer.as_mut(), &waker).is_pending());
+            }
+            drop(read);
+            *ready(writer.as_mut(), &waker) += 1;
+        }
+    });
+    assert_eq!(*LOCK.read(), 2);
+}
+
+/// A waker that panics, when called or dropped.
+struct Throws;
+
+impl Wake for Throws {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker");
+    }
+}
+
+impl Drop for Throws {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            panic!("a waker that is dropped");
+        }
+    }
+}
+
+/// It keeps nobody from being woken, and whoever called it from nothing.
+#[test]
+fn a_waker_that_panics_costs_nobody_else_his_turn() {
+    for policy in POLICIES {
+        let lock = Options::new().policy(policy).build(0);
+        let (bell, waker) = bell();
+        let throws = || Waker::from(Arc::new(Throws));
+
+        // In the queue, before another.
+        let write = lock.write();
+        let (mut first, mut second) = (pin!(lock.read_async()), pin!(lock.read_async()));
+        assert!(poll(first.as_mut(), &throws()).is_pending());
+        assert!(poll(second.as_mut(), &waker).is_pending());
+        drop(write);
+        assert_eq!((bell.rung(), lock.stats().waker_panics), (1, 1), "{policy:?}");
+        let read = (ready(first.as_mut(), &waker), ready(second.as_mut(), &waker));
+
+        // Waiting for readers to leave: called by the last of them, and dropped by the writer.
+        let mut writer = pin!(lock.write_async());
+        assert!(poll(writer.as_mut(), &throws()).is_pending());
+        drop(read);
+        assert_eq!(lock.stats().waker_panics, 2);
+        let write = ready(writer.as_mut(), &waker);
+        drop(write);
+        let read = lock.read();
+        {
+            let mut writer = Box::pin(lock.write_async());
+            assert!(poll(writer.as_mut(), &throws()).is_pending());
+            assert!(poll(writer.as_mut(), &throws()).is_pending());
+            drop(writer);
+        }
+        drop(read);
+        assert_eq!(lock.stats().waker_panics, 4);
+        assert!(!lock.is_locked() && lock.try_write().is_some(), "{policy:?}");
+    }
 }

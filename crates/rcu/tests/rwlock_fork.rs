@@ -3,13 +3,15 @@
 
 mod common;
 
+use std::future::Future;
 use std::sync::{Arc, Barrier};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
 use common::fork::{How, in_child};
 use owlet_rcu::PerCpuRwLock;
-use owlet_rcu::rwlock::Options;
+use owlet_rcu::rwlock::{Options, SeveralWriters};
 
 /// Works in all ways, with a thread beside.
 fn works(lock: &PerCpuRwLock<u32>) -> bool {
@@ -76,6 +78,8 @@ fn rw_11_forked_children() {
     let lock = new();
     let own = lock.read();
     assert!(in_child(How::Fork, || {
+        // (Neither try refuses nor do the checks take it for a wait for oneself.)
+        *lock.write() += 1;
         let wrote = lock.try_write().is_some();
         // SAFETY: a copy that the parent's does not know of; ended once in this process.
         drop(unsafe { std::ptr::read(&raw const own) });
@@ -104,6 +108,57 @@ fn rw_11_forked_children() {
     }));
     drop(own);
 
+    // Nor with somebody who stayed behind in its queue.
+    let lock = new();
+    let own = lock.write();
+    let writer = thread::spawn(|| *lock.write() += 1);
+    while lock.raw().queued() == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(in_child(How::Fork, || {
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&raw const own) });
+        works(lock)
+    }));
+    drop(own);
+    writer.join().expect("no panic");
+
+    // One that the forking thread has just handed to another, who has not got to it, is free.
+    let lock = new();
+    let own = lock.write();
+    let mut writer = Box::pin(lock.write_async());
+    assert!(writer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(own);
+    assert!(in_child(How::Fork, || works(lock)));
+    drop(writer);
+    assert!(works(lock));
+
+    // Several writers: those that stayed behind are inside for ever.
+    static SEVERAL: SeveralWriters<()> = SeveralWriters::new(Options::new(), 3, ());
+    let own = SEVERAL.write();
+    assert!(in_child(How::Fork, || {
+        let both = SEVERAL.try_write().is_some() && SEVERAL.writers() == 1;
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&raw const own) });
+        both && SEVERAL.try_read().is_some()
+    }));
+    let (stay, stays) = std::sync::mpsc::channel::<()>();
+    let other = thread::spawn(move || {
+        let _guard = SEVERAL.write();
+        let _ = stays.recv();
+    });
+    while SEVERAL.writers() != 2 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(in_child(How::Fork, || {
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&raw const own) });
+        SEVERAL.writers() == 1 && SEVERAL.try_read().is_none()
+    }));
+    drop((own, stay));
+    other.join().expect("no panic");
+    assert!(SEVERAL.try_read().is_some());
+
     // One that another holds upgradable is free, and so is one that others wait for: a writer with the
     // seat that waits for a reader, and one in the queue behind it.
     let lock = new();
@@ -117,6 +172,9 @@ fn rw_11_forked_children() {
         thread::sleep(Duration::from_millis(1));
     }
     assert!(in_child(How::Fork, || works(lock)), "a writer that stayed behind holds the child up");
+    // Nothing but tries, from the first.
+    assert!(in_child(How::Fork, || (0..3).all(|_| lock.try_read().is_some())));
+    assert!(in_child(How::Fork, || !lock.is_write_locked() && !lock.raw().has_waiters()));
     reader.end();
     writers.into_iter().for_each(|w| w.join().expect("no panic"));
     assert!(works(lock));

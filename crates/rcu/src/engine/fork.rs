@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use owlet_sys::fork::generation;
 use owlet_sys::process;
 
-use crate::{held, rwlock, sections, worker};
+use crate::{check, held, rwlock, sections, worker};
 
 static STATE: AtomicU64 = AtomicU64::new(0);
 const FIXING: u64 = u64::MAX;
@@ -79,6 +79,7 @@ fn put_right(alone: bool) {
     rwlock::forked(alone);
     if alone {
         held::mark_fork();
+        check::forked();
         sections::survived();
     }
 }

@@ -50,6 +50,15 @@ impl Default for Core {
     }
 }
 
+/// Whoever is entering; exits if its wait panics.
+struct Entered<'a>(&'a Core);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.exit();
+    }
+}
+
 impl Core {
     /// Readers are fast.
     #[must_use]
@@ -111,7 +120,8 @@ impl Core {
         (entering, word.due())
     }
 
-    /// Enters, waiting for a grace period if readers were fast. True if it waited.
+    /// Enters, waiting for a grace period if readers were fast. True if it waited. If the wait panics (it
+    /// was inside a section of the same domain, say), it has not entered.
     pub fn enter(&self, gp: &(impl GracePeriod + ?Sized)) -> bool {
         let (entering, due) = self.begin();
         if entering == Entering::First {
@@ -119,7 +129,9 @@ impl Core {
         }
         let waits = entering != Entering::Slow;
         if waits {
+            let entered = Entered(self);
             self.wait_entered(gp, due);
+            core::mem::forget(entered);
         }
         waits
     }

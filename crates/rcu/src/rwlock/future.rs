@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | start | nothing | nothing |
 //! | queue | a place in the queue, or the seat if it was granted meanwhile | leaves the queue; hands the seat over |
+//! | seat | the seat; the grace period that it waited for has panicked | hands it over |
 //! | drain | the seat; readers wait | lets them in; hands the seat over |
 //!
 //! A task is woken by whoever hands it what it waits for, so it waits in line with threads, and what it
@@ -21,6 +22,7 @@ use super::lock::PerCpuRwLock;
 use super::protocol;
 use super::queue::{Kind, Waiter};
 use super::raw::{RawRwLock, Stage};
+use super::write::Patience;
 
 /// [`PerCpuRwLock::read_async`].
 #[must_use = "futures do nothing unless awaited"]
@@ -39,6 +41,7 @@ pub struct WriteFuture<'a, T: ?Sized> {
 enum At {
     Start,
     Queue(Arc<Waiter>),
+    Seat,
     Drain,
     Done,
 }
@@ -72,9 +75,10 @@ impl<'a, T: ?Sized> Future for ReadFuture<'a, T> {
             if !waiter.is_granted() {
                 return Poll::Pending;
             }
-            let hold = raw.granted_hold(waiter);
+            // Before the waiter's waker is dropped, which may panic.
+            let guard = ReadGuard::new(lock, raw.granted_hold(waiter));
             self.waiter = None;
-            return Poll::Ready(ReadGuard::new(lock, hold));
+            return Poll::Ready(guard);
         }
         loop {
             if let Some(hold) = raw.try_read() {
@@ -123,10 +127,14 @@ impl<'a, T: ?Sized> Future for WriteFuture<'a, T> {
                 }
                 raw.seated();
             }
+            At::Seat => {}
             At::Drain => return self.drain(cx),
             At::Done => return Poll::Pending,
         }
-        raw.begin_phase();
+        self.stage = At::Seat;
+        if !raw.begin_phase(Patience::Endless) {
+            return Poll::Pending;
+        }
         self.stage = At::Drain;
         self.drain(cx)
     }
@@ -154,11 +162,10 @@ impl<T: ?Sized> Drop for WriteFuture<'_, T> {
             At::Start | At::Done => {}
             At::Queue(waiter) => {
                 if raw.leave_queue(&waiter).is_some() {
-                    raw.seated();
-                    raw.open();
                     raw.give_seat_up();
                 }
             }
+            At::Seat => raw.give_seat_up(),
             At::Drain => {
                 raw.stop_draining();
                 raw.stop_write();
@@ -189,7 +196,7 @@ impl RawRwLock {
         if protocol::is_drained(&place) {
             return true;
         }
-        self.queue.lock().drainer = Some(cx.waker().clone());
+        self.queue.set_drainer(Some(cx.waker().clone()));
         protocol::want(&place, &self.words, protocol::BY_TASK);
         let lets_in = self.settings.policy == Policy::ReaderPreferring;
         if lets_in {
@@ -206,7 +213,7 @@ impl RawRwLock {
     /// The task waits for readers no longer.
     fn stop_draining(&self) {
         protocol::unwant(&self.words);
-        self.queue.lock().drainer = None;
+        self.queue.set_drainer(None);
     }
 }
 
@@ -221,6 +228,7 @@ impl<T: ?Sized> fmt::Debug for WriteFuture<'_, T> {
         let stage = match self.stage {
             At::Start => "start",
             At::Queue(_) => "queue",
+            At::Seat => "seat",
             At::Drain => "drain",
             At::Done => "done",
         };

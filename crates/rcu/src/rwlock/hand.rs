@@ -10,12 +10,15 @@ use super::raw::RawRwLock;
 impl RawRwLock {
     /// The owner gives the seat up: to whoever is next, if anybody waits.
     pub(super) fn give_seat_up(&self) {
-        if !self.seat.give_up() {
+        // Not ours from here on: in a child that this thread forks later, another's seat is not mistaken
+        // for it.
+        self.disown();
+        if !self.seat.give_up(&self.words) {
             self.hand_over();
         }
     }
 
-    /// The owner, who has found that somebody waits, hands over.
+    /// The owner, who has found that somebody waits, or did when he left the door closed, hands over.
     ///
     /// | policy | who is let in | and then gets the seat |
     /// |---|---|---|
@@ -32,10 +35,7 @@ impl RawRwLock {
             self.let_in_all(&mut line, &mut called);
         }
         match line.waiters.pop_front() {
-            None => {
-                protocol::unblock(&self.words);
-                self.seat.leave();
-            }
+            None => self.seat.leave(&self.words),
             Some(next) => {
                 let upgradable = next.kind == Kind::Upgradable;
                 if upgradable {
@@ -48,7 +48,7 @@ impl RawRwLock {
             }
         }
         drop(line);
-        called.iter().for_each(|waiter| waiter.wake());
+        self.queue.wake(&called);
     }
 
     /// The owner, who has opened the door and keeps the seat, lets all readers in that wait.
@@ -60,7 +60,7 @@ impl RawRwLock {
             self.seat.no_queue();
         }
         drop(line);
-        called.iter().for_each(|waiter| waiter.wake());
+        self.queue.wake(&called);
     }
 
     /// Lets in the readers before the first who is none.
@@ -101,3 +101,7 @@ impl RawRwLock {
         None
     }
 }
+
+#[cfg(test)]
+#[path = "hand_tests.rs"]
+mod tests;

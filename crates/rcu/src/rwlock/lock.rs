@@ -259,6 +259,7 @@ impl<T: ?Sized> PerCpuRwLock<T> {
     /// True if anybody has it, at the moment: a guess while others come and go.
     #[must_use]
     pub fn is_locked(&self) -> bool {
+        let _ = self.raw.try_settle();
         self.raw.seat.is_taken() || self.raw.readers() != 0
     }
 

@@ -11,8 +11,10 @@
 //! Reader, slow: counts, `[A]`, looks at `block` (`protocol`). If a writer is there, counts itself out,
 //! looks for a short time, joins the queue and sleeps.
 //! Writer: takes the *seat* (`seat`), or joins the queue for it; enters the `rcu_sync`; closes `block`
-//! `[D]`; waits until the sums of entries and exits are equal `[C]`. Gives it back: opens `block` `[X]`,
-//! exits the `rcu_sync`, and gives the seat up or, if somebody waits, hands it over (`hand`).
+//! `[D]`; waits until the sums of entries and exits are equal `[C]`. Gives it back: opens `block` `[X]`, or,
+//! in a burst, leaves it closed for the writer who seems to wait; exits the `rcu_sync`; and gives the seat up
+//! or, if somebody waits or `block` is still closed, hands it over (`hand`). Nobody has the seat and `block` is
+//! closed: that is never so (invariant 1 of `seat`), or readers would wait for nobody, for ever.
 //!
 //! # Words
 //! | word | written by |
@@ -26,18 +28,22 @@
 //! # Who waits for whom
 //! [`Policy`] says who is next. Under all of them nobody is passed over for ever, but writers under
 //! [`Policy::ReaderPreferring`]. A thread that gives up waiting does so under the queue's latch, where it
-//! finds whether it has been served: there is no moment at which both could happen.
+//! finds whether it has been served: there is no moment at which both could happen. What an owner does because
+//! somebody waits he does under that latch, or looks again there: who waited may be gone.
 //!
 //! # Panics, ends of threads, forks
 //! - The lock is not poisoned: a panic in a section gives it back like any other way out, and what was
 //!   half-written is there to be seen (as in `parking_lot`).
+//! - A panic in a wait (of the checks' reporter, or of the grace periods that the lock was given) leaves the
+//!   lock as it was. A waker that panics keeps nobody else from being woken ([`LockStats::waker_panics`]).
 //! - A guard that is forgotten, by a thread that ends or not, holds the lock for ever.
 //! - In a forked child, shared holds are over, those of threads that stayed behind and those of the
 //!   forking thread: it must not use what it holds shared over a fork if anybody in the child writes. An
 //!   exclusive or upgradable hold of the forking thread goes on. A lock that another thread was *writing*
 //!   under stays locked in the child for ever, since what it protects is half-written; one that another
-//!   thread was waiting for, or held upgradable, is free. Children made by a raw `clone` that have started
-//!   threads before they first wait for a lock or a grace period find locks as they were.
+//!   thread was waiting for, or held upgradable, is free, to tries as well. Of several writers, those that
+//!   stayed behind are inside for ever. Children made by a raw `clone` find locks as they were until they
+//!   first wait for a lock or a grace period, and after that too if they have started threads before.
 //!
 //! # Signals
 //! [`PerCpuRwLock::try_read`] and the end of its guard are async-signal-safe, the first use included, and a
@@ -45,7 +51,8 @@
 //! reader to leave calls their waker, which is the runtime's. Everything else is not for handlers.
 //!
 //! # What is proved where
-//! `tests/loom.rs`: `protocol` and `seat`, each with twins that lack a barrier. `owlet-torture rwlock`:
+//! `tests/loom.rs`: `protocol` and `seat`, each with twins that lack a barrier, and a waiter that gives up as
+//! the lock is given back, with a twin whose owner does not look again. `owlet-torture rwlock`:
 //! real sequences and membarriers, timed-out waiters, signals, migrations, threads that come and go.
 //!
 //! # Measurements

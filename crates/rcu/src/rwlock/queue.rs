@@ -10,13 +10,21 @@
 //!
 //! `TOLD` is for readers that leave: they may be in a signal handler that has interrupted the latch's
 //! holder, and must not wait for it.
+//!
+//! # Wakers
+//! Cloning, calling and dropping one runs a runtime's code, which may come back to this very lock: a task's
+//! last handle takes the task's own futures with it. So none of that happens under the latch or a waiter's
+//! `waker`: wakers are cloned before, and taken out and called or dropped after ([`Queue::call_out`]). One
+//! that panics there is counted and keeps nobody else from being woken.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::task::Waker;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -84,16 +92,15 @@ impl Waiter {
 
     /// Another waker; the caller asks [`Waiter::is_granted`] afterwards.
     pub(super) fn set_waker(&self, waker: &Waker) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
+        let waker = waker.clone();
+        let before = self.waker.lock().unwrap_or_else(PoisonError::into_inner).replace(waker);
+        drop(before);
     }
 
-    /// After [`Waiter::grant`], without the latch.
-    pub(super) fn wake(&self) {
+    /// After [`Waiter::grant`]: wakes the thread; the task is woken by the answer.
+    fn wake(&self) -> Option<Waker> {
         futex::wake_all(&self.granted, Reach::Private);
-        let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Sleeps until granted, or until the deadline.
@@ -140,6 +147,8 @@ impl Line {
 #[derive(Debug)]
 pub(super) struct Queue {
     latch: AtomicU32,
+    /// Wakers that have panicked.
+    panics: AtomicU64,
     line: UnsafeCell<Line>,
 }
 
@@ -151,7 +160,35 @@ pub(super) struct Held<'a>(&'a Queue);
 
 impl Queue {
     pub(super) const fn new() -> Self {
-        Self { latch: AtomicU32::new(0), line: UnsafeCell::new(Line::new()) }
+        let line = UnsafeCell::new(Line::new());
+        Self { latch: AtomicU32::new(0), panics: AtomicU64::new(0), line }
+    }
+
+    /// Calls or drops a waker, which may panic. Without the latch.
+    fn call_out(&self, f: impl FnOnce()) {
+        if let Err(thrown) = catch_unwind(AssertUnwindSafe(f)) {
+            // It may panic again when dropped.
+            core::mem::forget(thrown);
+            self.panics.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Wakers that have panicked.
+    pub(super) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    /// Wakes those who have been served. Without the latch.
+    pub(super) fn wake(&self, served: &[Arc<Waiter>]) {
+        for waker in served.iter().filter_map(|waiter| waiter.wake()) {
+            self.call_out(|| waker.wake());
+        }
+    }
+
+    /// Puts down the task that waits for readers to leave, or that none does.
+    pub(super) fn set_drainer(&self, waker: Option<Waker>) {
+        let before = core::mem::replace(&mut self.lock().drainer, waker);
+        self.call_out(|| drop(before));
     }
 
     pub(super) fn lock(&self) -> Held<'_> {
@@ -193,17 +230,19 @@ impl Queue {
         if told.is_ok_and(|latch| latch & HELD == 0) {
             let waker = Held(self).drainer.take();
             if let Some(waker) = waker {
-                waker.wake();
+                self.call_out(|| waker.wake());
             }
         }
     }
 
     /// In a forked child, before anybody there waits: those who stayed behind, and whatever the one of
-    /// them that had the latch was about to do, are forgotten (and leaked).
+    /// them that had the latch was about to do, are forgotten (and leaked). How many are inside is not.
     pub(super) fn forget(&self) {
         // SAFETY: nobody has the latch but, perhaps, a thread that stayed behind (caller: `repair`
         // runs on one thread before any other has used the lock in this process).
-        unsafe { self.line.get().write(Line::new()) };
+        let group = unsafe { (*self.line.get()).group };
+        // SAFETY: as above.
+        unsafe { self.line.get().write(Line { group, ..Line::new() }) };
         self.latch.store(0, Ordering::Release);
     }
 }

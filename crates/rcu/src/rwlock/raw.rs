@@ -8,19 +8,21 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::Waker;
 use core::time::Duration;
+use std::time::Instant;
 
 use super::Policy;
 use super::place::{FORKS, Place};
 use super::protocol::{self, BY_TASK, Words};
 use super::queue::Queue;
 use super::seat::Seat;
+use super::write::Otherwise;
 use crate::check;
 use crate::engine;
 use crate::engine::pace::Futex;
 use crate::gate::Gate;
 use crate::held;
 use crate::rcu_sync::grace::{GracePeriod, Wake};
-use crate::rcu_sync::machine::{Passing, State};
+use crate::rcu_sync::machine::{Entering, Passing, State};
 use crate::rcu_sync::word::Core;
 
 /// How a lock behaves; made by [`Options`](super::Options).
@@ -63,7 +65,7 @@ pub struct RawRwLock {
     pub(super) phase_until: AtomicU64,
     /// `held::identity` of the owner.
     owner: AtomicUsize,
-    /// [`FORKS`] when the words were last right.
+    /// Twice [`FORKS`] when the words were last right; one more while they are being put right.
     forks: AtomicU32,
     pub(super) drain: Gate,
     pub(super) queue: Queue,
@@ -80,9 +82,9 @@ pub struct LockStats {
     pub blocking: u64,
     /// Heavy fences (`membarrier` calls), those of readers that went back to the fast way included.
     pub membarriers: u64,
+    /// Wakers of tasks that have panicked: the others were woken.
+    pub waker_panics: u64,
 }
-
-const REPAIRING: u32 = u32::MAX;
 
 impl RawRwLock {
     pub(super) const fn with(settings: Settings) -> Self {
@@ -147,6 +149,49 @@ impl RawRwLock {
         }
     }
 
+    /// [`RawRwLock::enter`] up to a deadline. False, and not entered, if it has passed before a grace
+    /// period that the lock was given.
+    pub(super) fn enter_until(&self, deadline: Instant) -> bool {
+        let Some(given) = self.settings.grace else {
+            // What there is to wait for is a membarrier, which waits for nobody.
+            self.enter();
+            return true;
+        };
+        let (entering, due) = self.core.begin();
+        if entering == Entering::Slow {
+            return true;
+        }
+        let give_up = Otherwise(|| self.exit());
+        if entering == Entering::First {
+            self.core.post(given.start());
+        }
+        while !self.poll_entered(given, due) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(left.min(Duration::from_micros(200)));
+        }
+        self.blocking.fetch_add(1, Ordering::Relaxed);
+        give_up.not();
+        true
+    }
+
+    /// True once the grace period number `due`, for which the caller is entering, is over.
+    fn poll_entered(&self, given: &dyn GracePeriod, due: u32) -> bool {
+        let now = self.core.look();
+        if now.due() != due || now.state() != State::Enter {
+            return true;
+        }
+        let cookie = self.core.due_cookie(now);
+        let passed = cookie.is_some_and(|cookie| given.poll(cookie));
+        if passed {
+            self.heavy_fence();
+            let _ = self.core.pass(now);
+        }
+        passed
+    }
+
     /// The other end of [`RawRwLock::enter`]. The grace period that is due now is asked for by the first
     /// reader that finds it so.
     pub(super) fn exit(&self) {
@@ -185,8 +230,10 @@ impl RawRwLock {
     #[cold]
     pub(super) fn prod(&self) {
         // Of several readers that leave at once the last, by `[Y]`, finds the sums equal.
-        if protocol::is_drained(&self.place()) {
+        // In a child, who waited has stayed behind, and so has the runtime of its waker.
+        if self.try_settle() && protocol::is_drained(&self.place()) {
             self.drain.open(&Futex::default());
+            // (Looked at again: not for a waiter of the parent's.)
             if self.words.wanted.load(Ordering::Relaxed) == BY_TASK {
                 self.queue.wake_drainer();
             }
@@ -197,39 +244,49 @@ impl RawRwLock {
         self.stage.store(stage as u32, Ordering::Relaxed);
     }
 
+    /// The owner of the seat is about to give it up.
+    pub(super) fn disown(&self) {
+        self.owner.store(0, Ordering::Relaxed);
+    }
+
     pub(super) fn seated(&self) {
         self.owner.store(held::identity(), Ordering::Relaxed);
         self.stage(Stage::Seated);
     }
 
-    /// Before anything that may wait: in a forked child, forgets those who stayed behind.
+    /// Before anything that may wait, and before a hold that may have come over a fork ends: in a forked
+    /// child, forgets those who stayed behind.
     #[inline]
     pub(super) fn after_fork(&self) {
         engine::fork::check();
-        if self.forks.load(Ordering::Acquire) != FORKS.load(Ordering::Relaxed) {
-            self.repair();
+        while !self.try_settle() {
+            std::thread::yield_now();
         }
     }
 
+    /// [`RawRwLock::after_fork`] for a child whose handlers of `pthread_atfork` have run: waits for nobody,
+    /// and is async-signal-safe. False while another thread, or one that the caller's signal handler
+    /// has interrupted, is at it.
+    #[inline]
+    pub(super) fn try_settle(&self) -> bool {
+        let settled = FORKS.load(Ordering::Relaxed) << 1;
+        self.forks.load(Ordering::Acquire) == settled || self.try_repair(settled)
+    }
+
     #[cold]
-    fn repair(&self) {
-        let now = FORKS.load(Ordering::Relaxed);
-        loop {
-            let seen = self.forks.load(Ordering::Acquire);
-            if seen == now {
-                return;
-            }
-            let (order, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-            if seen == REPAIRING
-                || self.forks.compare_exchange(seen, REPAIRING, order, relaxed).is_err()
-            {
-                std::thread::yield_now();
-                continue;
-            }
-            break;
+    fn try_repair(&self, settled: u32) -> bool {
+        // A child that was forked while another thread did this finds an older number, and does it anew.
+        let seen = self.forks.load(Ordering::Acquire);
+        let (order, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        if seen == settled
+            || seen == settled | 1
+            || self.forks.compare_exchange(seen, settled | 1, order, relaxed).is_err()
+        {
+            return seen == settled;
         }
         self.forget_others();
-        self.forks.store(now, Ordering::Release);
+        self.forks.store(settled, Ordering::Release);
+        true
     }
 
     /// In a forked child. A lock that a thread which stayed behind was writing under stays locked for
@@ -245,8 +302,8 @@ impl RawRwLock {
             if stage == Stage::Entered as u32 {
                 self.exit();
             }
-            protocol::unblock(&self.words);
-            self.seat.leave();
+            self.disown();
+            self.seat.leave(&self.words);
         }
     }
 
@@ -265,6 +322,7 @@ impl RawRwLock {
     /// True if a writer has the lock, or is waiting for readers to leave, at the moment.
     #[must_use]
     pub fn is_write_locked(&self) -> bool {
+        let _ = self.try_settle();
         self.seat.is_taken() && !self.words.is_open()
     }
 
@@ -277,12 +335,14 @@ impl RawRwLock {
     /// Somebody waits for it, at the moment.
     #[must_use]
     pub fn has_waiters(&self) -> bool {
+        let _ = self.try_settle();
         self.seat.shows_queue()
     }
 
     /// How many wait in the queue, at the moment.
     #[must_use]
     pub fn queued(&self) -> usize {
+        self.after_fork();
         self.queue.lock().waiters.len()
     }
 
@@ -292,6 +352,7 @@ impl RawRwLock {
         LockStats {
             blocking: self.blocking.load(Ordering::Relaxed),
             membarriers: self.membarriers.load(Ordering::Relaxed),
+            waker_panics: self.queue.panics(),
         }
     }
 }

@@ -11,7 +11,7 @@ use owlet_percpu::{Entered, Slots};
 use super::Policy;
 use super::place::{FORKS, TO_EXITS};
 use super::protocol;
-use super::queue::{Kind, Waiter};
+use super::queue::{Kind, Waiter, time_left};
 use super::raw::RawRwLock;
 use super::seat::Announced;
 use crate::check;
@@ -86,12 +86,15 @@ impl RawRwLock {
     /// For the checks of debug builds.
     #[inline(always)]
     fn note(&self) {
-        self.check.enter();
+        self.check.enter_shared();
     }
 
     #[cold]
     #[inline(never)]
     fn try_read_slow(&self) -> Option<ReadHold> {
+        if !self.try_settle() {
+            return None;
+        }
         let hold = ReadHold::new();
         let inside = self.attempt();
         if inside {
@@ -140,6 +143,10 @@ impl RawRwLock {
             if self.attempt() {
                 break;
             }
+            // Whatever keeps sending it round: who comes for a moment does not stay.
+            if attempt != 0 && deadline.is_some() && time_left(deadline).is_none() {
+                return None;
+            }
             if self.looks_open_soon() && attempt < ATTEMPTS {
                 continue;
             }
@@ -172,11 +179,13 @@ impl RawRwLock {
             self.refuse_own_hold();
             self.check.waits();
         }
+        // Wakers are cloned and dropped without the latch.
+        let waiter = Waiter::new(Kind::Reader, waker);
         let mut line = self.queue.lock();
         match self.seat.announce() {
-            // Invariant of the queue: who waits has an owner to wait for.
+            // Who waits has an owner to wait for (invariant 1 of `seat`: it is open).
             Announced::Free => {
-                self.seat.leave();
+                self.seat.decline();
                 None
             }
             Announced::Taken { upgradable } => {
@@ -187,7 +196,6 @@ impl RawRwLock {
                     }
                     return None;
                 }
-                let waiter = Waiter::new(Kind::Reader, waker);
                 line.waiters.push_back(waiter.clone());
                 Some(waiter)
             }
@@ -216,13 +224,13 @@ impl RawRwLock {
     /// `hold` came from this lock and has not been given back. (On whatever thread.)
     #[inline(always)]
     pub unsafe fn unlock_read(&self, hold: ReadHold) {
-        self.check.leave();
-        // SAFETY: whoever holds it has been counted somewhere.
-        let place = unsafe { self.place_if_any().unwrap_unchecked() };
         if hold.forks != FORKS.load(Ordering::Relaxed) {
-            // Struck out when the process was forked.
+            // Struck out when the process was forked; so is what the checks know of it.
             return;
         }
+        self.check.leave_shared();
+        // SAFETY: whoever holds it has been counted somewhere.
+        let place = unsafe { self.place_if_any().unwrap_unchecked() };
         // SAFETY: the address of a place.
         match unsafe { Slots::increment_at_if_low::<TO_EXITS>(place.as_ptr(), self.core.word(), 0) }
         {

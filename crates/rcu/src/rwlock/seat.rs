@@ -3,7 +3,7 @@
 //! | word | state | next |
 //! |---|---|---|
 //! | 0 | free | [`Seat::take`]: `SEAT` |
-//! | `SEAT` | taken, nobody waits | its owner: 0; somebody comes: `QUEUE` as well |
+//! | `SEAT` | taken, nobody waits | its owner, once `block` is open: 0; somebody comes: `QUEUE` as well |
 //! | `SEAT + QUEUE` | taken, somebody waits | its owner hands it over: `SEAT` for another, with `QUEUE` if more wait |
 //! | `.. + UPGRADABLE` | taken by a reader that lets other readers in | |
 //! | `QUEUE` | never, but while the queue's lock is held | |
@@ -14,6 +14,14 @@
 //! owns what he was waiting for, or leaves it: there is no moment at which his leaving and his being
 //! served could both happen (parking_lot#465 was such a moment).
 //!
+//! # Invariants
+//! 1. While the seat is free, `block` is open: only an owner closes it, and whoever frees the seat has
+//!    opened it ([`Seat::leave`]) or found it open ([`Seat::give_up`]). So a reader that finds it closed
+//!    has an owner to wait for.
+//! 2. Without the queue's lock, `QUEUE` is a hint: by the next look those who waited may have given up. An
+//!    owner who left `block` closed because of it ([`Seat::end_section`]) has promised it to somebody
+//!    who may be gone, and finds out under the queue's lock, where he opens it for want of a next owner.
+//!
 //! # Barriers
 //! | letter | where | what |
 //! |---|---|---|
@@ -23,6 +31,8 @@
 //! Proved by `tests/loom.rs` (the models `rwlock_seat..`).
 
 use owlet_percpu::atomic::{AtomicU32, Ordering, fence};
+
+use super::protocol::{self, Words};
 
 const SEAT: u32 = 1;
 const QUEUE: u32 = 2;
@@ -41,7 +51,7 @@ pub enum Announced {
         /// The owner lets readers in.
         upgradable: bool,
     },
-    /// The seat was free, and is the caller's if he wants it: [`Seat::keep`] or [`Seat::leave`].
+    /// The seat was free, and is the caller's if he wants it: [`Seat::keep`] or [`Seat::decline`].
     Free,
 }
 
@@ -87,10 +97,23 @@ impl Seat {
         self.0.load(Ordering::Relaxed) & SEAT != 0
     }
 
-    /// The owner gives it up, unless somebody waits. True if he has.
+    /// The owner's section is over: he opens `block`, unless somebody waits and finds it closed under a
+    /// policy of bursts.
+    pub fn end_section(&self, words: &Words, burst: bool) {
+        if !(burst && self.shows_queue()) {
+            protocol::unblock(words);
+        }
+    }
+
+    /// The owner gives it up, unless somebody waits or `block` was left closed for who did. True if he has.
     #[inline]
     #[must_use]
-    pub fn give_up(&self) -> bool {
+    pub fn give_up(&self, words: &Words) -> bool {
+        // Invariants 1 and 2; the owner is the only one to change `block`. Without it (mutant L6): who
+        // waited gives up here, nobody has the seat, and readers wait for ever.
+        if !owlet_percpu::planted!("L6") && !words.is_open() {
+            return false;
+        }
         let mut now = self.0.load(Ordering::Relaxed);
         while now & QUEUE == 0 {
             // [X0] Release: pairs with the acquire in take() and announce(). Without it: the next owner
@@ -137,8 +160,16 @@ impl Seat {
         self.0.store(mine, Ordering::Relaxed);
     }
 
-    /// Under the queue's lock: the queue is empty and the seat free from now on.
-    pub fn leave(&self) {
+    /// After [`Announced::Free`], under the same hold of the queue's lock: the caller does not want it.
+    pub fn decline(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// The owner, under the queue's lock: the queue is empty, and from now on `block` open and the seat
+    /// free.
+    pub fn leave(&self, words: &Words) {
+        // Invariant 1.
+        protocol::unblock(words);
         // [X0] Release: as in give_up().
         self.0.store(0, Ordering::Release);
     }

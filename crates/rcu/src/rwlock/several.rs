@@ -117,6 +117,7 @@ impl<T: ?Sized> SeveralWriters<T> {
     /// How many have it, at the moment.
     #[must_use]
     pub fn writers(&self) -> u32 {
+        self.raw.after_fork();
         self.raw.queue.lock().group
     }
 }
@@ -124,6 +125,7 @@ impl<T: ?Sized> SeveralWriters<T> {
 impl RawRwLock {
     /// Becomes one of the group of writers.
     fn join_group(&self, limit: u32, patience: Patience) -> bool {
+        self.after_fork();
         if self.join_at_once(limit) {
             return true;
         }
@@ -161,11 +163,12 @@ impl RawRwLock {
             self.seat.no_queue();
         }
         drop(line);
-        called.iter().for_each(|writer| writer.wake());
+        self.queue.wake(&called);
     }
 
     /// One of the group leaves.
     fn leave_group(&self, limit: u32) {
+        self.after_fork();
         let mut line = self.queue.lock();
         line.group = line.group.saturating_sub(1);
         if line.group != 0 {

@@ -36,6 +36,21 @@ impl Patience {
     }
 }
 
+/// Something to be done when this goes, by a panic or otherwise, unless it is said not to be.
+pub(super) struct Otherwise<F: FnMut()>(pub(super) F);
+
+impl<F: FnMut()> Otherwise<F> {
+    pub(super) fn not(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl<F: FnMut()> Drop for Otherwise<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 impl RawRwLock {
     /// Takes it exclusively; waits for its turn, and for readers to leave.
     ///
@@ -47,13 +62,13 @@ impl RawRwLock {
     }
 
     /// Takes it exclusively if nobody else is there. Waits for nobody, but, as the first writer after a
-    /// while, for a grace period.
+    /// while, for a grace period: a membarrier, or what the lock was given.
     #[must_use]
     pub fn try_write(&self) -> bool {
         self.write_with(Patience::None)
     }
 
-    /// [`RawRwLock::write`] up to a deadline; false if it has passed.
+    /// [`RawRwLock::write`] up to a deadline, which ends every wait; false if it has passed.
     #[must_use]
     pub fn write_until(&self, deadline: Instant) -> bool {
         self.write_with(Patience::Until(deadline))
@@ -76,16 +91,18 @@ impl RawRwLock {
         // Whether it is worth while to make readers slow.
         let hopeless = || self.place_if_any().is_some_and(|place| place.inside() != 0);
         let endless = patience != Patience::None && self.holds_itself();
+        let seat = Otherwise(|| self.give_seat_up());
         if endless
             || patience == Patience::None && self.core.is_idle() && hopeless()
-            || !self.begin_write(patience)
+            || !self.begin_write(patience, false)
         {
-            self.give_seat_up();
+            drop(seat);
             if endless {
                 self.refuse_own_hold();
             }
             return None;
         }
+        seat.not();
         Some(grant)
     }
 
@@ -123,6 +140,8 @@ impl RawRwLock {
             self.refuse_own_hold();
             self.check.waits();
         }
+        // Wakers are cloned and dropped without the latch.
+        let waiter = Waiter::new(kind, waker);
         let mut line = self.queue.lock();
         match self.seat.announce() {
             Announced::Free => {
@@ -130,17 +149,29 @@ impl RawRwLock {
                 None
             }
             Announced::Taken { .. } => {
-                let waiter = Waiter::new(kind, waker);
                 line.waiters.push_back(waiter.clone());
                 Some(waiter)
             }
         }
     }
 
-    /// The owner of the seat makes readers wait, and waits for those inside. False, with everything as
-    /// before, if the deadline has passed.
-    pub(super) fn begin_write(&self, patience: Patience) -> bool {
-        self.begin_phase();
+    /// The owner of the seat, who has it upgradable if he `upgrades`, makes readers wait, and waits for
+    /// those inside. False, with everything as before, if the deadline has passed; as before too if it
+    /// panics, as the reporter of the checks and grace periods may.
+    fn begin_write(&self, patience: Patience, upgrades: bool) -> bool {
+        if !self.begin_phase(patience) {
+            return false;
+        }
+        let undo = Otherwise(|| {
+            if upgrades {
+                // First: a reader that comes late to the queue is not to wait for this hold.
+                self.seat.set_upgradable(true);
+            }
+            self.stop_write();
+        });
+        if upgrades {
+            self.seat.set_upgradable(false);
+        }
         let drained = match self.settings.policy {
             Policy::ReaderPreferring => self.wait_for_a_gap(patience),
             Policy::WriterBurst | Policy::PhaseFair => {
@@ -150,19 +181,28 @@ impl RawRwLock {
         };
         if drained {
             self.stage(Stage::Inside);
-        } else {
-            self.stop_write();
+            undo.not();
         }
         drained
     }
 
-    /// Up to the point at which readers can be made to wait.
-    pub(super) fn begin_phase(&self) {
-        self.enter();
-        self.stage(Stage::Entered);
-        if self.phase_until.load(Ordering::Relaxed) != 0 {
-            self.let_phase_pass();
+    /// Up to the point at which readers can be made to wait. False, and nothing has happened, if the
+    /// deadline has passed.
+    pub(super) fn begin_phase(&self, patience: Patience) -> bool {
+        let entered = match patience {
+            Patience::Until(deadline) => self.enter_until(deadline),
+            Patience::Endless | Patience::None => {
+                self.enter();
+                true
+            }
+        };
+        if entered {
+            self.stage(Stage::Entered);
+            if self.phase_until.load(Ordering::Relaxed) != 0 {
+                self.let_phase_pass();
+            }
         }
+        entered
     }
 
     /// Readers that had to wait for the last writer have the lock for themselves.
@@ -189,7 +229,7 @@ impl RawRwLock {
         if patience == Patience::None {
             return false;
         }
-        self.check.waits();
+        self.check.waits_for_others();
         self.sleep_until_drained(patience)
     }
 
@@ -221,9 +261,8 @@ impl RawRwLock {
             if patience == Patience::None {
                 return false;
             }
-            self.check.waits();
+            self.check.waits_for_others();
             if !self.sleep_until_drained(patience) {
-                // stop_write() opens.
                 return false;
             }
         }
@@ -251,6 +290,7 @@ impl RawRwLock {
     /// # Safety
     /// It is held exclusively, and that hold ends with this. (On whatever thread.)
     pub unsafe fn unlock_write(&self) {
+        self.after_fork();
         self.check.leave();
         self.end_write();
         self.give_seat_up();
@@ -264,12 +304,10 @@ impl RawRwLock {
             self.phase_until.store(until, Ordering::Relaxed);
         }
         // A writer that follows at once finds the door closed.
-        let stays_closed = self.settings.policy == Policy::WriterBurst && self.seat.shows_queue();
-        if !stays_closed {
-            protocol::unblock(&self.words);
-        }
-        self.exit();
+        self.seat.end_section(&self.words, self.settings.policy == Policy::WriterBurst);
+        // Before the exit: a child forked between the two has slow readers, not an exit too many.
         self.stage(Stage::Seated);
+        self.exit();
     }
 
     /// The exclusive hold becomes a shared one, without a moment between.
@@ -277,6 +315,8 @@ impl RawRwLock {
     /// # Safety
     /// As [`RawRwLock::unlock_write`].
     pub unsafe fn downgrade(&self) -> ReadHold {
+        self.after_fork();
+        self.check.share();
         let hold = self.count_own();
         self.end_write();
         self.give_seat_up();
@@ -318,6 +358,7 @@ impl RawRwLock {
 
     /// Makes an upgradable hold exclusive. False if the deadline has passed; it is upgradable then.
     pub(super) fn upgrade_with(&self, patience: Patience) -> bool {
+        self.after_fork();
         // What this thread holds is the seat, for which nobody waits here.
         self.check.leave();
         let endless = patience != Patience::None && self.holds_itself();
@@ -325,12 +366,7 @@ impl RawRwLock {
         if endless {
             self.refuse_own_hold();
         }
-        self.seat.set_upgradable(false);
-        let exclusive = self.begin_write(patience);
-        if !exclusive {
-            self.seat.set_upgradable(true);
-        }
-        exclusive
+        self.begin_write(patience, true)
     }
 
     /// Makes an upgradable hold exclusive; waits for readers to leave.
@@ -355,6 +391,7 @@ impl RawRwLock {
     /// # Safety
     /// It is held exclusively; from now on upgradable.
     pub unsafe fn downgrade_to_upgradable(&self) {
+        self.after_fork();
         self.seat.set_upgradable(true);
         self.stop_write();
     }
@@ -364,6 +401,8 @@ impl RawRwLock {
     /// # Safety
     /// It is held upgradable; from now on by the answer.
     pub unsafe fn downgrade_upgradable(&self) -> ReadHold {
+        self.after_fork();
+        self.check.share();
         let hold = self.count_own();
         self.give_seat_up();
         hold
@@ -374,6 +413,7 @@ impl RawRwLock {
     /// # Safety
     /// It is held upgradable, and that hold ends with this. (On whatever thread.)
     pub unsafe fn unlock_upgradable(&self) {
+        self.after_fork();
         self.check.leave();
         self.give_seat_up();
     }

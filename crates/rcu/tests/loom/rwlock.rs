@@ -463,7 +463,7 @@ fn enqueue(lacks: Lacks, keeps_the_seat: bool) {
             move || {
                 let mut held = line.lock().unwrap();
                 match seat.announce() {
-                    Announced::Free => seat.leave(),
+                    Announced::Free => seat.decline(),
                     Announced::Taken { .. } if words.is_open() && lacks == Lacks::Nothing => {
                         seat.no_queue();
                     }
@@ -482,13 +482,13 @@ fn enqueue(lacks: Lacks, keeps_the_seat: bool) {
         let grant = |leave: bool| {
             let mut held = line.lock().unwrap();
             held.granted = held.waits;
-            if leave { seat.leave() } else { seat.no_queue() }
+            if leave { seat.leave(&words) } else { seat.no_queue() }
         };
         if keeps_the_seat {
             if seat.has_queue() {
                 grant(false);
             }
-        } else if !seat.give_up() {
+        } else if !seat.give_up(&words) {
             grant(true);
         }
         reader.join().unwrap();
@@ -509,4 +509,77 @@ fn rwlock_seat_kept() {
 #[should_panic]
 fn rwlock_seat_kept_without_a_second_look_must_fail() {
     enqueue(Lacks::Announcement, true);
+}
+
+/// W4: the owner of the seat, after a section, gives it up while somebody in the queue gives
+/// up waiting. Without `looks` (mutant L6) the owner, if writers come in `bursts`, leaves the door closed for
+/// him, and gives the seat up without another look.
+fn gives_up_waiting(bursts: bool, looks: bool) {
+    explore(3, move || {
+        let (lock, seat) = (Lock::new(Lacks::Nothing), Arc::new(Seat::new()));
+        let line = Arc::new(Mutex::new(Line { waits: true, granted: false }));
+        // One writes, and one waits for the seat.
+        assert!(seat.take(false));
+        let _ = seat.announce();
+        protocol::block(&lock.counts, &lock.words);
+        let leaves = {
+            let (line, seat) = (line.clone(), seat.clone());
+            move |words: &Words| {
+                // Without `looks`: as if the door were open, whatever it is.
+                let open = Words::new();
+                if seat.give_up(if looks { words } else { &open }) {
+                    return;
+                }
+                let mut held = line.lock().unwrap();
+                if held.waits {
+                    held.waits = false;
+                    held.granted = true;
+                    seat.hand_over(false, false);
+                } else {
+                    seat.leave(words);
+                }
+            }
+        };
+        let waiter = thread::spawn({
+            let (lock, seat, line, leaves) =
+                (lock.clone(), seat.clone(), line.clone(), leaves.clone());
+            move || {
+                let mut held = line.lock().unwrap();
+                if held.granted {
+                    // Too late to give up: he has it, and does not want it.
+                    drop(held);
+                    leaves(&lock.words);
+                } else {
+                    held.waits = false;
+                    seat.no_queue();
+                }
+            }
+        });
+        let reader = thread::spawn({
+            let lock = lock.clone();
+            move || lock.try_read()
+        });
+        // SAFETY: what the model is about.
+        lock.value.with_mut(|v| unsafe { *v += 1 });
+        seat.end_section(&lock.words, bursts);
+        leaves(&lock.words);
+        waiter.join().unwrap();
+        reader.join().unwrap();
+        assert!(!seat.is_taken() && seat.looks_free());
+        let inside = protocol::enter_slow(&lock.counts, &lock.words);
+        assert!(inside, "a free lock refuses readers");
+    });
+}
+
+#[test]
+fn rwlock_gives_up_waiting() {
+    gives_up_waiting(true, true);
+    gives_up_waiting(false, true);
+}
+
+/// Mutant L6.
+#[test]
+#[should_panic(expected = "a free lock refuses readers")]
+fn rwlock_gives_up_waiting_with_the_door_closed_must_fail() {
+    gives_up_waiting(true, false);
 }
