@@ -59,19 +59,18 @@ macro_rules! many {
     };
 }
 
-mod own {
-    many! {
-        f00 f01 f02 f03 f04 f05 f06 f07 f08 f09 f10 f11 f12 f13 f14 f15 f16 f17 f18 f19
-        f20 f21 f22 f23 f24 f25 f26 f27 f28 f29 f30 f31 f32 f33 f34 f35 f36 f37 f38 f39
-    }
+macro_rules! forty {
+    ($($module:ident)*) => {$(
+        mod $module {
+            many! {
+                f00 f01 f02 f03 f04 f05 f06 f07 f08 f09 f10 f11 f12 f13 f14 f15 f16 f17 f18 f19
+                f20 f21 f22 f23 f24 f25 f26 f27 f28 f29 f30 f31 f32 f33 f34 f35 f36 f37 f38 f39
+            }
+        }
+    )*};
 }
 
-mod forbidden {
-    many! {
-        f00 f01 f02 f03 f04 f05 f06 f07 f08 f09 f10 f11 f12 f13 f14 f15 f16 f17 f18 f19
-        f20 f21 f22 f23 f24 f25 f26 f27 f28 f29 f30 f31 f32 f33 f34 f35 f36 f37 f38 f39
-    }
-}
+forty! { own forbidden written }
 
 fn call_all(all: &[fn(u64) -> u64]) -> u64 {
     all.iter().map(|f| u64::from(f(1) == 2)).sum()
@@ -127,7 +126,7 @@ fn tr_14_fork_written_text_is_not_shared() {
     if owlet_attach::site::KIND != "toggle" {
         return;
     }
-    let at = site("*::text::f");
+    let at = site("*::written::f20");
     let private = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let line = maps.lines().find(|line| {
@@ -142,18 +141,15 @@ fn tr_14_fork_written_text_is_not_shared() {
     };
     private();
     let program = Program::entry(|_| ()).build();
-    let attached = program.attach("*::text::f").unwrap();
-    text::f();
-    assert_eq!((byte("*::text::f"), program.stats().runs), (ON, 1));
-    private();
-    attached.detach().unwrap();
-    private();
-}
-
-mod text {
-    #[owlet_attach::traced]
-    #[inline(never)]
-    pub(super) fn f() {}
+    for (pattern, sites) in [("*::written::f20", 1), ("*::written::f*", 40)] {
+        let attached = program.attach(pattern).unwrap();
+        let before = program.stats().runs;
+        assert_eq!(call_all(written::ALL), 40);
+        assert_eq!((byte("*::written::f20"), program.stats().runs - before), (ON, sites));
+        private();
+        attached.detach().unwrap();
+        private();
+    }
 }
 
 /// Where memory may never become executable, sites are written through `/proc/self/mem`, however many.
