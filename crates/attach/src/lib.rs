@@ -42,7 +42,12 @@
 //!
 //! # Limits
 //! 38 programs a function, as a kernel trampoline has. Functions of the tracer itself are refused. A `longjmp`
-//! out of a *program* (not out of a body) is not allowed.
+//! out of a *program* (not out of a body) is not allowed. An object with sites that were once on stays loaded
+//! when it is closed.
+//!
+//! Whose breakpoint or kernel uprobe is on a site has it: attaching there is refused. One that is put on a site
+//! which is on runs instead of our programs, and when it is removed the kernel leaves the site off: they run
+//! again once the last of them has been detached and one is attached anew.
 // Under loom only the protocol is compiled, by the models themselves.
 #![cfg(not(loom))]
 #![cfg_attr(

@@ -387,7 +387,11 @@ fn one_order(order: &str, hit: bool, name: &str, f: fn(u64) -> u64) -> bool {
             },
             'd' => drop(ours.take().map(|attached| attached.detach().unwrap())),
             'u' => theirs = Some(uprobe::Uprobe::on(site(name)).unwrap()),
-            _ => drop(theirs.take()),
+            _ => {
+                drop(theirs.take());
+                // The kernel restores the byte of the file, whatever was there.
+                assert_eq!(byte(name), OFF);
+            }
         }
         if hit {
             assert!(calls(100));
