@@ -40,6 +40,17 @@
 //! Normal programs before sleepable ones at entry and after them at exit; entries in the order of attaching,
 //! exits in the opposite one.
 //!
+//! # Cost
+//! Off: one instruction. On: a read section, the list, and for each program two checks, an indirect call and a
+//! per-CPU count; functions whose programs have something to do at exit pay a second section. No lock, no
+//! allocation, no system call; the path is async-signal-safe if the programs are. Async calls that are on and
+//! have an exit allocate once.
+//!
+//! Measured (AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-11-30, load 14, `examples/hit_cost`, ns above the bare
+//! call): off 0.0 in a leaf and 0.3 in a function that calls others; one entry program 11.6, filtered out
+//! 14.2, two 15.3, eight 34; one exit 18.7; entry and exit 23; a session 26; one sleepable entry 19.7. A read
+//! section alone takes 2.4 of them.
+//!
 //! # Limits
 //! 38 programs a function, as a kernel trampoline has. Functions of the tracer itself are refused. A `longjmp`
 //! out of a *program* (not out of a body) is not allowed. An object with sites that were once on stays loaded

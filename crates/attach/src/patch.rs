@@ -32,7 +32,7 @@
 //! | 0 | free |
 //! | n | held by a thread of the process of generation n |
 //!
-//! Measured (AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-11-30): see `owlet-bench` and the crate's header.
+//! What batches cost: `owlet-bench batch-attach`.
 
 use owlet_percpu::atomic::{AtomicU64, Ordering};
 use std::fmt;
