@@ -55,7 +55,8 @@ impl Values {
 /// # Safety
 /// `at` is valid for reads of `len` (1 to 8) bytes.
 pub(crate) unsafe fn load(at: *const u8, len: usize) -> u64 {
-    let whole = at.addr().is_multiple_of(len.max(1));
+    // Widths are powers of two: a mask, where a remainder would cost a division.
+    let whole = at.addr() & len.wrapping_sub(1) == 0;
     match len {
         // SAFETY: the caller's range, aligned.
         8 if whole => unsafe { AtomicU64::from_ptr(at.cast_mut().cast()) }.load(Relaxed),
@@ -86,7 +87,8 @@ unsafe fn load_bytes(at: *const u8, len: usize) -> u64 {
 /// # Safety
 /// `at` is valid for writes of `len` bytes.
 pub(crate) unsafe fn store(at: *mut u8, len: usize, value: u64) {
-    let whole = at.addr().is_multiple_of(len.max(1));
+    // Widths are powers of two: a mask, where a remainder would cost a division.
+    let whole = at.addr() & len.wrapping_sub(1) == 0;
     match len {
         // SAFETY: the caller's range, aligned.
         8 if whole => unsafe { AtomicU64::from_ptr(at.cast()) }.store(value, Relaxed),
