@@ -110,6 +110,11 @@ impl Attached {
         self.links.append(&mut other.links);
     }
 
+    /// The links of those functions by themselves; the others stay here.
+    pub fn split_off(&mut self, of: impl Fn(&'static Function) -> bool) -> Self {
+        Self { links: self.links.extract_if(.., |link| of(link.function)).collect() }
+    }
+
     /// Detaches, and waits until none of the programs is running any more: their state is dropped then,
     /// here, unless somebody keeps the [`Program`]. One overlapped wait for both flavours, whatever the
     /// number of links; threads inside traced bodies are not waited for.

@@ -155,6 +155,7 @@ pub(crate) struct Inner {
     run: Run,
     pub(crate) kind: Kind,
     pub(crate) flavour: Flavour,
+    pub(crate) reentrant: bool,
     stopped: AtomicBool,
     counters: Counters,
     panics: AtomicU64,
@@ -313,6 +314,7 @@ pub struct Builder {
     filter: Option<Filter>,
     kind: Kind,
     flavour: Flavour,
+    reentrant: bool,
     name: String,
 }
 
@@ -329,7 +331,8 @@ impl Builder {
             Some(Some(word)) => Answer::Word(word),
             None => Answer::Panicked,
         });
-        Self { run, filter: None, kind, flavour: Flavour::Normal, name: String::new() }
+        let (flavour, reentrant, name) = (Flavour::Normal, false, String::new());
+        Self { run, filter: None, kind, flavour, reentrant, name }
     }
 
     /// The program may block.
@@ -345,6 +348,13 @@ impl Builder {
         self
     }
 
+    /// The program runs also for calls that it makes itself, and for those of signal handlers that
+    /// interrupt it: none is missed. It sees to it that this ends.
+    pub fn reentrant(mut self) -> Self {
+        self.reentrant = true;
+        self
+    }
+
     /// A name for lists and reports.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -355,7 +365,7 @@ impl Builder {
     /// counters.
     #[must_use]
     pub fn build(self) -> Program {
-        let Self { run, filter, kind, flavour, name } = self;
+        let Self { run, filter, kind, flavour, reentrant, name } = self;
         let run = match filter {
             None => run,
             Some(filter) => Box::new(move |call: &Call<'_>| match filter(call) {
@@ -368,6 +378,7 @@ impl Builder {
             run,
             kind,
             flavour,
+            reentrant,
             stopped: AtomicBool::new(false),
             counters: Counters::new(),
             panics: AtomicU64::new(0),

@@ -11,7 +11,7 @@
 //! A thread has a chain of [`Node`]s on its stack, one for each walk over a list that it is in the middle of,
 //! which says what runs there. A program that is in the chain is not run again, whether the call comes from
 //! the program itself or from a signal handler that interrupted it: the call is counted as missed and its
-//! body runs all the same. Nothing is in the chain while a body runs.
+//! body runs all the same, unless the program is reentrant. Nothing is in the chain while a body runs.
 //!
 //! | instant | chain says | a handler's call of the same program |
 //! |---|---|---|
@@ -74,7 +74,7 @@ impl Node {
         if program.stopped() {
             return Answer::Missed;
         }
-        if !self.outer.is_null() && self.is_inside_slow(program) {
+        if !self.outer.is_null() && !program.reentrant && self.is_inside_slow(program) {
             return Answer::Missed;
         }
         call.cookie.set(entry.cookie);

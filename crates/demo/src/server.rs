@@ -53,6 +53,7 @@ fn serve(stream: &TcpStream, connection: u64, store: &Store) -> io::Result<u64> 
     }
 }
 
+#[owlet::traced(name = "kv::server::answer", skip(store))]
 fn answer(line: &str, connection: u64, store: &Store) -> (Status, Vec<u8>) {
     let mut words = line.splitn(3, ' ');
     let (op, key, value) = (words.next(), words.next().unwrap_or(""), words.next().unwrap_or(""));

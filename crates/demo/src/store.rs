@@ -17,6 +17,7 @@ pub(crate) struct Store {
 
 impl Store {
     /// The value of a key.
+    #[owlet::traced(name = "kv::store::get", skip(self))]
     pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
         let (number, shard) = self.shard(key);
         let at = find(&shard, number, key)?;
@@ -24,6 +25,7 @@ impl Store {
     }
 
     /// Sets a key.
+    #[owlet::traced(name = "kv::store::set", skip(self))]
     pub(crate) fn set(&self, key: &str, value: &[u8]) {
         let (number, mut shard) = self.shard(key);
         if let Some(at) = find(&shard, number, key) {

@@ -9,6 +9,8 @@
 
 use crate::context;
 use crate::error::{RegisterError, SynchronizeError, UnregisterError};
+use crate::functions;
+use crate::functions::Watch;
 use crate::probe::{Entry, HitWord, PROBES, Retired, Target};
 use crate::registry::Change;
 use crate::session::Sessions;
@@ -31,6 +33,10 @@ pub(crate) struct Control {
     scanned: bool,
     pub(crate) sessions: Sessions,
     pub(crate) retired: Retired,
+    /// What commands attached to traced functions.
+    pub(crate) watches: Vec<Watch>,
+    /// Links of watches that have ended, to be detached with the next wait.
+    pub(crate) parted: Vec<owlet_attach::Attached>,
     hit_block: Option<&'static PerCpuCounters>,
     hit_next: usize,
     listener: Option<fn(Change)>,
@@ -44,6 +50,8 @@ static CONTROL: ForkMutex<Control> = ForkMutex::new(Control {
     scanned: false,
     sessions: Sessions::new(),
     retired: Retired::new(),
+    watches: Vec::new(),
+    parted: Vec::new(),
     hit_block: None,
     hit_next: 0,
     listener: None,
@@ -239,12 +247,20 @@ fn relieve() {
     }
 }
 
-/// Waits until no probe unregistered before the call can run any more, and frees what they used.
+/// Waits until no probe unregistered before the call can run any more, and frees what they used;
+/// likewise for what was attached to functions.
 pub(crate) fn synchronize() -> Result<(), SynchronizeError> {
     if context::with(context::Context::in_event) {
         return Err(SynchronizeError::InsideProbe);
     }
-    let retired = lock().ok_or(SynchronizeError::InsideHook)?.retired.take();
+    let (retired, parted) = {
+        let mut control = lock().ok_or(SynchronizeError::InsideHook)?;
+        (control.retired.take(), core::mem::take(&mut control.parted))
+    };
+    if let Some(parted) = functions::joined(parted) {
+        // Inside a program it cannot wait for programs: they end by themselves then.
+        let _ = parted.detach();
+    }
     // Also without lists to free: a concurrent caller may have taken them, and its wait may not be
     // over when ours must be.
     PROBES.synchronize();

@@ -10,6 +10,7 @@
 //! | [`probe`](Probe) | probe lists under one SRCU domain |
 //! | `fields`, `encoder` | values to bytes, on the stack |
 //! | `sink`, [`session`] | recording into a segment |
+//! | `functions` | what commands attach to traced functions |
 //! | [`registry`] | tracepoints made at run time, for bridges |
 //! | `agent` | the thread that answers the `owlet` command |
 //! | [`attach`] | programs on traced functions: a crate of its own |
@@ -32,6 +33,7 @@ mod encoder;
 mod encoder_tests;
 mod error;
 mod fields;
+mod functions;
 mod macros;
 mod probe;
 pub mod registry;

@@ -18,12 +18,13 @@
 //! | `[Q]` | `announce_process` | Acquire of the mark, before the thread emits |
 //!
 //! # Order at detach
-//! all sinks out of their lists -> one walk over the sites -> lock released -> one grace period ->
-//! lists freed, and with the last of them the session and its mapping.
+//! all sinks out of their lists -> one walk over the sites -> lock released -> programs off traced functions
+//! -> one grace period -> lists freed, and with the last of them the session and its mapping.
 
 use crate::context::SESSIONS;
 use crate::control::{self, Control};
 use crate::error::RegisterError;
+use crate::functions::{self, Owner};
 use crate::probe::{Entry, Target};
 use crate::registry::Change;
 use crate::sink::SinkPoint;
@@ -35,6 +36,7 @@ use owlet_sys::process;
 use owlet_wire::config::{Rule, SessionConfig, glob};
 use owlet_wire::entry::{EntryRef, ProcessRef, encode};
 use owlet_wire::filter::{Filter, FilterError, Side, Verdict};
+use owlet_wire::schema::SchemaRef;
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -232,6 +234,12 @@ impl Sessions {
         self.slots.iter().flatten().count()
     }
 
+    /// What the sinks of a session share, if it is still there.
+    pub(crate) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
+        let attached = self.slots.get(id.slot)?.as_ref()?;
+        (attached.session.serial == id.serial).then(|| Arc::clone(&attached.session))
+    }
+
     fn get(&mut self, id: SessionId) -> Option<&mut Option<Attached>> {
         let slot = self.slots.get_mut(id.slot)?;
         slot.as_ref().is_some_and(|a| a.session.serial == id.serial).then_some(slot)
@@ -374,16 +382,21 @@ pub(crate) fn remove(id: SessionId) -> bool {
     let Some(mut control) = control::lock() else { return false };
     let Some(attached) = control.sessions.get(id).and_then(Option::take) else { return false };
     let change = withdraw(&mut control, &attached);
+    functions::end(&mut control, Owner::Session(id));
     Control::finish(control, change);
     true
 }
 
-/// Ends every session, without waiting.
+/// Ends every session, and what commands attached to functions.
 pub(crate) fn remove_all() {
     let ids: Vec<_> = rendezvous().into_iter().map(|(id, _)| id).collect();
     for id in ids {
         remove(id);
     }
+    if let Some(mut control) = control::lock() {
+        functions::end_of_connections(&mut control);
+    }
+    let _ = control::synchronize();
 }
 
 /// Number of sessions.
@@ -491,6 +504,17 @@ fn describe(session: &Arc<Session>, core: &Core) -> Result<Option<SinkPoint>, Sw
     let entry = EntryRef::Schema(id, core.desc);
     append(segment, &entry)?;
     Ok(Some(SinkPoint { session: Arc::clone(session), id, filter }))
+}
+
+/// As [`describe`], for an event of a traced function; `None` when the segment is full.
+pub(crate) fn describe_function(
+    session: &Arc<Session>,
+    schema: SchemaRef<'_>,
+) -> Option<SinkPoint> {
+    let segment = session.writer.segment();
+    let id = segment.claim_ids(1)?;
+    append(segment, &EntryRef::Schema(id, schema)).ok()?;
+    Some(SinkPoint { session: Arc::clone(session), id, filter: None })
 }
 
 /// Puts an entry of any size into the log.

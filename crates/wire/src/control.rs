@@ -8,6 +8,7 @@
 //! [`Request::Attach`] carries the segment's file descriptor (`SCM_RIGHTS`) with its first byte.
 
 use crate::config::Rule;
+use crate::functions::{Attach, FunctionInfo, Standing};
 use crate::schema::{Field, Kind, Level};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,25 @@ pub enum Request {
     },
     /// End this connection's session and wait until nothing of it can run any more.
     Detach,
+    /// All traced functions whose name matches the glob.
+    Functions {
+        /// A glob; `*` for all.
+        pattern: String,
+    },
+    /// Attach to traced functions; once a connection.
+    AttachFunctions(Attach),
+    /// Detach functions and wait until nothing runs on them any more; their counts can be asked for still.
+    DetachFunctions {
+        /// A glob over functions' names.
+        pattern: String,
+        /// Only what this connection attached; otherwise what any did.
+        own: bool,
+    },
+    /// How what this connection attached stands.
+    Standing {
+        /// With the maps of an eBPF program.
+        maps: bool,
+    },
 }
 
 /// From an agent to the command.
@@ -70,6 +90,17 @@ pub enum Reply {
         /// What to do, or empty.
         hint: String,
     },
+    /// Answer to [`Request::Functions`], by name.
+    Functions(Vec<FunctionInfo>),
+    /// Answer to [`Request::AttachFunctions`] and [`Request::DetachFunctions`].
+    FunctionsMatched {
+        /// Functions that a pattern matched.
+        matched: u32,
+        /// Links made or taken away.
+        links: u32,
+    },
+    /// Answer to [`Request::Standing`].
+    Standing(Standing),
 }
 
 /// Who answers.

@@ -12,6 +12,7 @@
 //! | [`entry`] | what the session's append-only log holds: schemas, threads, processes |
 //! | [`config`] | what a session records: patterns, level, filter |
 //! | [`control`] | requests and replies between the command and an agent |
+//! | [`functions`] | those about traced functions |
 //! | [`frame`] | those messages on a byte stream |
 //! | [`filter`] | the expression language of `--where`: parse, bind to a schema, evaluate |
 
@@ -25,6 +26,7 @@ pub mod control;
 pub mod entry;
 pub mod filter;
 pub mod frame;
+pub mod functions;
 pub mod record;
 pub mod schema;
 pub mod value;
@@ -33,4 +35,4 @@ pub mod value;
 ///
 /// Bump it whenever the meaning of a byte changes. A peer of another version is refused with a
 /// message that names both versions.
-pub const WIRE_VERSION: u32 = 1;
+pub const WIRE_VERSION: u32 = 2;

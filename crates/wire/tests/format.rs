@@ -4,6 +4,7 @@ use owlet_wire::config::{Rule, SessionConfig, glob, glob_bytes};
 use owlet_wire::control::{FRAME_MAX, MAGIC, Reply, Request};
 use owlet_wire::entry::{self, Entry, EntryRef, ProcessRef, ThreadRef};
 use owlet_wire::frame::{self, FrameError};
+use owlet_wire::functions::{Attach, BUCKETS, Moments, Work, bounds, bucket, field_names};
 use owlet_wire::record::{RECORD_HEADER_LEN, RecordHeader};
 use owlet_wire::schema::{FieldRef, Kind, Level, Scalar, Schema, SchemaRef, TypeRef};
 use owlet_wire::{WIRE_VERSION, schema::DynTag};
@@ -53,7 +54,7 @@ fn all_types(check: impl FnOnce(SchemaRef<'_>)) {
 
 #[test]
 fn version() {
-    assert_eq!(WIRE_VERSION, 1);
+    assert_eq!(WIRE_VERSION, 2);
 }
 
 #[test]
@@ -165,6 +166,36 @@ fn control_and_config() {
             "0301016101",
         ),
         (Request::Detach, "04"),
+        (Request::Functions { pattern: "*".into() }, "05012a"),
+        (
+            Request::AttachFunctions(Attach {
+                patterns: vec!["a".into(), "b".into()],
+                work: Work::Record(Moments::Latency),
+                filter: "c".into(),
+            }),
+            "060201610162000301\
+            63",
+        ),
+        (
+            Request::AttachFunctions(Attach {
+                patterns: vec!["a".into()],
+                work: Work::Histogram { field: None, by: Some("k".into()) },
+                filter: String::new(),
+            }),
+            "060101610100\
+            01016b00",
+        ),
+        (
+            Request::AttachFunctions(Attach {
+                patterns: Vec::new(),
+                work: Work::Program { image: vec![7, 8], program: "p".into() },
+                filter: String::new(),
+            }),
+            "06000202070801\
+            7000",
+        ),
+        (Request::DetachFunctions { pattern: "*".into(), own: true }, "07012a01"),
+        (Request::Standing { maps: true }, "0801"),
     ];
     for (request, expected) in requests {
         assert_eq!(hex(&postcard::to_allocvec(&request).unwrap()), expected, "{request:?}");
@@ -179,7 +210,7 @@ fn control_and_config() {
     };
     assert_eq!(
         hex(&config.encode()),
-        "01000000\
+        "02000000\
         0101012a01040161\
         0009"
     );
@@ -273,4 +304,23 @@ fn frames() {
 
     let big = Reply::Error { message: "x".repeat(FRAME_MAX as usize), hint: String::new() };
     assert!(frame::to_vec(&big).is_none() && frame::write(&mut Vec::new(), &big).is_err());
+}
+
+#[test]
+fn buckets_of_histograms_hold_what_their_bounds_say() {
+    assert_eq!([0, 1, 2, 3, 4, 1023, 1024, u64::MAX].map(bucket), [0, 1, 2, 2, 3, 10, 11, 64]);
+    let mut next = 0_u64;
+    for number in 0..BUCKETS {
+        let (low, high) = bounds(number).unwrap();
+        assert_eq!(low, next, "no gap before {number}");
+        assert_eq!((bucket(low), bucket(high)), (number, number));
+        next = high.wrapping_add(1);
+    }
+    assert_eq!((next, bounds(BUCKETS)), (0, None));
+}
+
+#[test]
+fn parameters_become_fields_of_different_names() {
+    let names = field_names(&["self", "_", "ret", "key", "_", "span", "key"]);
+    assert_eq!(names, ["self", "arg1", "ret_arg2", "key", "arg4", "span_arg5", "key_arg6"]);
 }

@@ -8,6 +8,7 @@
 //! | `Closing` | no | the last reply is being taken, then the end |
 
 use super::socket;
+use crate::functions::Owner;
 use crate::session::SessionId;
 use owlet_wire::control::{MAGIC, Reply, Request};
 use owlet_wire::frame;
@@ -81,9 +82,19 @@ impl Conn {
         }
     }
 
+    /// What no other connection has.
+    pub(super) fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
     /// Whether the descriptor is still this connection.
     pub(super) fn is_ours(&self) -> bool {
         socket::cookie(&self.stream) == self.cookie
+    }
+
+    /// Who owns what is attached to functions over this connection: the session, once there is one.
+    pub(super) fn owner(&self) -> Owner {
+        self.session.map_or(Owner::Conn(self.cookie), Owner::Session)
     }
 
     /// Gives up the connection. A descriptor that is somebody else's by now is not closed.

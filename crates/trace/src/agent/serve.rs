@@ -2,6 +2,7 @@
 
 use super::conn::{Conn, State};
 use crate::control::{self, Control};
+use crate::functions::{self, Refusal};
 use crate::session::{self, AttachError, Matched};
 use crate::site;
 use owlet_sys::process;
@@ -35,7 +36,31 @@ pub(super) fn serve(conn: &mut Conn, request: Request) -> After {
             After::Synchronize(reply)
         }
         (_, Request::Detach) => detach(conn),
+        (_, Request::Functions { pattern }) => {
+            After::Reply(Reply::Functions(functions::list(&pattern)))
+        }
+        (_, Request::AttachFunctions(wanted)) => {
+            After::Reply(match functions::attach(conn.owner(), &wanted) {
+                Ok(matched) => functions_matched(matched),
+                Err(Refusal { message, hint }) => error(message, hint),
+            })
+        }
+        (_, Request::DetachFunctions { pattern, own }) => {
+            let owner = own.then(|| conn.owner());
+            After::Synchronize(functions_matched(functions::detach(&pattern, owner)))
+        }
+        (_, Request::Standing { maps }) => {
+            After::Reply(match functions::standing(conn.owner(), maps) {
+                Some(standing) => Reply::Standing(standing),
+                None => error("this connection has attached to no function", ""),
+            })
+        }
     }
+}
+
+fn functions_matched(found: functions::Matched) -> Reply {
+    let functions::Matched { matched, links } = found;
+    Reply::FunctionsMatched { matched, links }
 }
 
 /// A request that failed.

@@ -13,6 +13,7 @@ use super::serve::{self, After};
 use super::socket::{self, Listener};
 use super::{InitError, exit};
 use crate::control;
+use crate::functions;
 use crate::session::{self, SessionId};
 use crate::sync::ForkMutex;
 use owlet_wire::control::Reply;
@@ -194,6 +195,8 @@ impl Agent {
             synchronize: false,
             replies: Vec::new(),
         };
+        // In a forked child: those of its parent's connections.
+        agent.synchronize = functions::end_inherited();
         for (id, path) in session::rendezvous() {
             if path.is_empty() {
                 agent.orphans.push(id);
@@ -205,6 +208,9 @@ impl Agent {
     }
 
     fn run(&mut self) {
+        if core::mem::take(&mut self.synchronize) {
+            let _ = control::synchronize();
+        }
         loop {
             let ready = self.poll();
             let mut shared = GATE.lock();
@@ -341,6 +347,7 @@ impl Agent {
         {
             self.synchronize = true;
         }
+        self.synchronize |= functions::end_conn(conn.cookie());
         conn.end();
     }
 

@@ -152,6 +152,16 @@ impl Filter {
         }
     }
 
+    /// Whether the expression compares `duration`, which is known of ended spans only.
+    #[must_use]
+    pub fn asks_duration(&self) -> bool {
+        let mut asks = false;
+        if let Some(expr) = &self.expr {
+            expr.each_test(&mut |test| asks |= test.subject == Subject::Duration);
+        }
+        asks
+    }
+
     /// Binds to a schema. Allocates; everything after does not.
     #[must_use]
     pub fn bind(&self, schema: &Schema) -> Bound {
