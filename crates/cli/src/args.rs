@@ -40,14 +40,31 @@ pub(crate) enum Command {
     Enable(ToggleArgs),
     /// Switch trace points off in the running recordings of processes.
     Disable(ToggleArgs),
-    /// Record functions and USDT probes of a process that does not link Owlet.
+    /// Record functions of a process while it runs: traced ones, or through the kernel any.
     ///
-    /// The kernel puts breakpoints on what the patterns match and takes them off when this ends, however
-    /// it ends. A hit costs the program about a microsecond. Ends by Ctrl-C, after --duration, or when
+    /// Without --kernel: functions with `#[owlet::traced]` of a process that links Owlet, with their arguments
+    /// and results as fields; a recorded call costs it some tens of nanoseconds.
+    ///
+    /// With --kernel: functions and USDT probes of a process that does not. The kernel puts breakpoints on
+    /// what the patterns match and takes them off when this ends, however it ends. A hit costs the program
+    /// about a microsecond.
+    ///
+    /// Ends by Ctrl-C, after --duration, or when
     /// the process has ended; stdout then says how often each was hit. The trace directory is that of
     /// `owlet record`: `owlet report`, `stat` and `export` read it.
-    #[command(after_long_help = attach_help(), override_usage = "owlet attach --kernel [OPTIONS] --pid <PID> <PATTERN>...\n       owlet attach --kernel [OPTIONS] <PATTERN with a path>...")]
+    #[command(after_long_help = attach_help(), override_usage = "owlet attach [OPTIONS] --pid <PID> <PATTERN>...\n       owlet attach --kernel [OPTIONS] --pid <PID> <PATTERN>...\n       owlet attach --kernel [OPTIONS] <PATTERN with a path>...")]
     Attach(AttachArgs),
+    /// Take traced functions away from the commands that are attached to them.
+    ///
+    /// They go on without these functions. What a command attached goes with the command anyway, however it
+    /// ends.
+    Detach(DetachArgs),
+    /// Count calls of traced functions in histograms, by powers of two.
+    ///
+    /// Counted in the process, every call, without a trace: the latency, or the values of a field (of text its
+    /// length). Ends by Ctrl-C or after --duration.
+    #[command(after_long_help = filter_help())]
+    Hist(HistArgs),
     /// Print a trace's events, merged by time.
     ///
     /// ` (N lost before)` at the end of a line: so many events were lost between this packet of the
@@ -147,20 +164,21 @@ pub(crate) struct ToggleArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AttachArgs {
-    /// What to attach to: `[OBJECT:]FUNCTION` or `usdt:[OBJECT:]PROVIDER:NAME`; `*` and `?` match any
-    /// characters.
+    /// What to attach to: traced functions by name; with --kernel `[OBJECT:]FUNCTION` or
+    /// `usdt:[OBJECT:]PROVIDER:NAME`; `*` and `?` match any characters.
     #[arg(required = true, value_name = "PATTERN", long_help = ATTACH_PATTERNS)]
     pub(crate) patterns: Vec<String>,
-    /// The process; without it, every process that runs the files which the patterns name by their paths.
+    /// The process; with --kernel and without it, every process that runs the files which the patterns
+    /// name by their paths.
     #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
     /// Through the kernel: needs nothing of the process, but root, or CAP_BPF and CAP_PERFMON.
     #[arg(long)]
     pub(crate) kernel: bool,
-    /// Record when functions are entered (the default), with their argument registers.
+    /// Record when functions are entered (the default), with their arguments.
     #[arg(long)]
     pub(crate) entry: bool,
-    /// Record when functions return, with the result register.
+    /// Record when functions return, with their result.
     #[arg(long)]
     pub(crate) exit: bool,
     /// Record calls as spans with their durations; `owlet stat` shows the latencies.
@@ -170,7 +188,11 @@ pub(crate) struct AttachArgs {
     /// then aborts the program, since the kernel replaces return addresses on its stack.
     #[arg(long)]
     pub(crate) allow_abort: bool,
-    /// Only events for which this holds; decided while recording, after the hit.
+    /// Run an eBPF program of an object file that clang made on every call, instead of recording; with
+    /// several in the file, say which: FILE.o:NAME. It is verified here, and its maps are shown at the end.
+    #[arg(long, value_name = "FILE[:PROGRAM]", conflicts_with_all = ["kernel", "entry", "exit", "latency", "output"])]
+    pub(crate) prog: Option<String>,
+    /// Only events for which this holds; of traced functions: only calls, decided inside the process.
     #[arg(long = "where", value_name = "EXPR", value_parser = parse_target_filter)]
     pub(crate) filter: Option<String>,
     /// Show what the patterns match, and attach to nothing.
@@ -179,7 +201,8 @@ pub(crate) struct AttachArgs {
     /// The trace directory to create; default: owlet-trace-NAME-TIME here.
     #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) output: Option<PathBuf>,
-    /// Size of the ring between kernel and recorder, as in 16M; rounded up to a power of two.
+    /// Size of the ring of each CPU, or of the one between kernel and recorder, as in 16M; rounded up to a
+    /// power of two.
     #[arg(long, value_name = "N", value_parser = parse_ring_size, default_value = "4M")]
     pub(crate) size: u64,
     /// Stop after this time, as in 5s, 500ms or 2m.
@@ -188,6 +211,40 @@ pub(crate) struct AttachArgs {
     /// Show progress even when stderr is no terminal, one line a second.
     #[arg(long)]
     pub(crate) progress: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonFlag,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DetachArgs {
+    /// Traced functions by name (`*` and `?` match any characters); default: all.
+    #[arg(value_name = "PATTERN")]
+    pub(crate) patterns: Vec<String>,
+    /// The process.
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistArgs {
+    /// Traced functions by name; `*` and `?` match any characters.
+    #[arg(required = true, value_name = "PATTERN")]
+    pub(crate) patterns: Vec<String>,
+    /// The process.
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pid: u32,
+    /// Count this instead of the latency: a parameter, or `ret`.
+    #[arg(long, value_name = "F")]
+    pub(crate) field: Option<String>,
+    /// A histogram for each value of this field, instead of each function.
+    #[arg(long, value_name = "F")]
+    pub(crate) by: Option<String>,
+    /// Only calls for which this holds.
+    #[arg(long = "where", value_name = "EXPR", value_parser = parse_target_filter)]
+    pub(crate) filter: Option<String>,
+    /// Stop after this time, as in 5s, 500ms or 2m.
+    #[arg(long, value_name = "T", value_parser = parse_duration)]
+    pub(crate) duration: Option<Duration>,
     #[command(flatten)]
     pub(crate) json: JsonFlag,
 }
@@ -349,7 +406,8 @@ with or without parameters. OBJECT is the name of a file that the process runs, 
 
 fn attach_help() -> String {
     format!(
-        "Fields of its events: arg0 to arg5 are what the argument registers hold, ret is the result \
+        "Fields of traced functions' events: their parameters by name; at the exit also ret, phase (return, unwind, \
+         drop) and duration_ns.\nFields through the kernel: arg0 to arg5 are what the argument registers hold, ret is the result \
          register;\na USDT probe's arg0, .. have the widths that it declares.\n\n{}",
         filter_help()
     )

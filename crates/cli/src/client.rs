@@ -3,6 +3,7 @@
 
 use owlet_wire::control::{FRAME_MAX, Hello, Reply, Request};
 use owlet_wire::frame::{self, FrameError};
+use owlet_wire::functions::{Attach, FunctionInfo, Standing};
 use owlet_wire::{WIRE_VERSION, config::Rule, control::TracepointInfo};
 use rustix::net;
 use std::io::{self, IoSlice};
@@ -112,6 +113,47 @@ impl Client {
     pub(crate) fn detach(&self) -> Result<(), ClientError> {
         match self.ask(&Request::Detach)? {
             Reply::Detached => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All traced functions whose name matches.
+    pub(crate) fn functions(&self, pattern: &str) -> Result<Vec<FunctionInfo>, ClientError> {
+        match self.ask(&Request::Functions { pattern: pattern.into() })? {
+            Reply::Functions(functions) => Ok(functions),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Attaches to functions; how many there are. Lasts as long as this connection.
+    pub(crate) fn attach_functions(&self, wanted: Attach) -> Result<u32, ClientError> {
+        match self.ask(&Request::AttachFunctions(wanted))? {
+            Reply::FunctionsMatched { matched, .. } => Ok(matched),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Detaches what this connection attached, and waits until nothing of it runs: the counts are final.
+    pub(crate) fn detach_own_functions(&self) -> Result<(), ClientError> {
+        match self.ask(&Request::DetachFunctions { pattern: "*".into(), own: true })? {
+            Reply::FunctionsMatched { .. } => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Takes functions away from whoever attached to them: how many match, and how often one was
+    /// attached to.
+    pub(crate) fn detach_functions(&self, pattern: &str) -> Result<(u32, u32), ClientError> {
+        match self.ask(&Request::DetachFunctions { pattern: pattern.into(), own: false })? {
+            Reply::FunctionsMatched { matched, links } => Ok((matched, links)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How what this connection attached stands.
+    pub(crate) fn standing(&self, maps: bool) -> Result<Standing, ClientError> {
+        match self.ask(&Request::Standing { maps })? {
+            Reply::Standing(standing) => Ok(standing),
             other => Err(unexpected(&other)),
         }
     }

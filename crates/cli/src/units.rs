@@ -87,6 +87,17 @@ fn scaled(value: f64, unit: &str) -> String {
     format!("{value:.1} T{unit}")
 }
 
+/// `250ns`, `4.1us`, `3.0ms`, `2.5s`.
+pub(crate) fn latency(ns: u64) -> String {
+    let ns = ns as f64;
+    match ns {
+        0.0..1e3 => format!("{ns:.0}ns"),
+        1e3..1e6 => format!("{:.1}us", ns / 1e3),
+        1e6..1e9 => format!("{:.1}ms", ns / 1e6),
+        _ => format!("{:.1}s", ns / 1e9),
+    }
+}
+
 /// `00:05`, `1:02:03`.
 pub(crate) fn clock(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();

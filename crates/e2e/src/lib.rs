@@ -105,6 +105,16 @@ impl Program {
         }
     }
 
+    /// Writes a line to its standard input.
+    ///
+    /// # Errors
+    /// When it does not read.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        use std::io::Write;
+        let input = self.child.stdin.as_mut().context("its input")?;
+        Ok(writeln!(input, "{line}")?)
+    }
+
     /// Ends its standard input, after a line break.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! `owlet attach`: functions and USDT probes of a running process, through the kernel.
+//! `owlet attach`: functions and USDT probes of a running process, through the kernel; without `--kernel`
+//! it is `calls`.
 //!
 //! Everything that can be checked is checked before the process is touched; the last line is that of
 //! `owlet record`.
@@ -29,11 +30,7 @@ use std::time::Instant;
 /// Runs the subcommand.
 pub(crate) fn run(args: &AttachArgs) -> Result<Exit> {
     if !args.kernel {
-        return Err(Failure::with(
-            Exit::Usage,
-            "attaching works through the kernel: give --kernel",
-        )
-        .hint("a program that links Owlet has trace points: see `owlet list` and `owlet record`"));
+        return super::calls::run(args);
     }
     let patterns = args.patterns.iter().map(|text| Pattern::parse(text));
     let patterns = patterns.collect::<std::result::Result<Vec<_>, _>>().map_err(failure)?;

@@ -1,4 +1,4 @@
-//! `owlet list`: processes with an agent, or trace points.
+//! `owlet list`: processes with an agent, or trace points and traced functions.
 
 use crate::agents;
 use crate::args::ListArgs;
@@ -8,7 +8,9 @@ use crate::exit::Exit;
 use crate::names;
 use crate::out::{Out, note};
 use crate::text::{command_line, count, escape, plural, program};
+use owlet_wire::config::glob;
 use owlet_wire::control::TracepointInfo;
+use owlet_wire::functions::FunctionInfo;
 use serde_json::json;
 
 /// Runs the subcommand.
@@ -112,10 +114,12 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The trace points of one process; `None` when it need not be told that there is no answer.
-    fn of(&mut self, client: &Client) -> Result<Option<Vec<TracepointInfo>>> {
-        let failure = match client.list("*") {
-            Ok(points) => return Ok(Some(points)),
+    /// Trace points and traced functions of one process; `None` when it need not be told that there is
+    /// no answer.
+    fn of(&mut self, client: &Client) -> Result<Option<(Vec<TracepointInfo>, Vec<FunctionInfo>)>> {
+        let answer = client.list("*").and_then(|points| Ok((points, client.functions("*")?)));
+        let failure = match answer {
+            Ok(both) => return Ok(Some(both)),
             Err(error) => agents::explain(client.pid, &error),
         };
         match failure.exit {
@@ -137,23 +141,32 @@ fn points(mut asked: Asked<'_>, pattern: &str, json: bool) -> Result<Exit> {
     let mut names = Vec::new();
     let clients = std::mem::take(&mut asked.clients);
     for client in &clients {
-        let Some(all) = asked.of(client)? else { continue };
+        let Some((points, functions)) = asked.of(client)? else { continue };
         answered = true;
         let (mut chosen, others): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|point| owlet_wire::config::glob(pattern, &point.name));
+            points.into_iter().partition(|point| glob(pattern, &point.name));
         chosen.sort_by(|a, b| a.name.cmp(&b.name));
-        found |= !chosen.is_empty();
+        let (traced, other_functions): (Vec<_>, Vec<_>) =
+            functions.into_iter().partition(|function| glob(pattern, &function.name));
+        found |= !chosen.is_empty() || !traced.is_empty();
         if json {
             for point in &chosen {
                 out.json(&point_json(client, point))?;
             }
-        } else if !chosen.is_empty() {
+            for function in &traced {
+                out.json(&function_json(client, function))?;
+            }
+        } else if !chosen.is_empty() || !traced.is_empty() {
             if clients.len() > 1 || pattern != "*" {
                 out.line(format_args!("{} ({}):", client.pid, program(&client.hello.exe)))?;
             }
-            table(&mut out, &chosen)?;
+            if !chosen.is_empty() {
+                table(&mut out, &chosen)?;
+            }
+            functions_table(&mut out, &traced)?;
         }
         names.extend(others.into_iter().map(|point| point.name));
+        names.extend(other_functions.into_iter().map(|function| function.name));
     }
     out.finish()?;
     let Asked { silent, whose, .. } = asked;
@@ -196,6 +209,25 @@ fn table(out: &mut Out, points: &[TracepointInfo]) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+fn functions_table(out: &mut Out, functions: &[FunctionInfo]) -> Result<()> {
+    if functions.is_empty() {
+        return Ok(());
+    }
+    out.line(format_args!("STATE {:>12} TRACED FUNCTION", "ATTACHED"))?;
+    for function in functions {
+        let state = if function.programs > 0 { "on" } else { "off" };
+        let line = super::calls::line(function);
+        out.line(format_args!("{state:<5} {:>12} {line}", count(function.programs.into())))?;
+    }
+    Ok(())
+}
+
+fn function_json(client: &Client, function: &FunctionInfo) -> serde_json::Value {
+    let mut json = super::calls::as_json(function);
+    json["pid"] = client.pid.into();
+    json
 }
 
 fn point_json(client: &Client, point: &TracepointInfo) -> serde_json::Value {

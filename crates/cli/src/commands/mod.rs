@@ -1,14 +1,19 @@
 //! One module a subcommand.
 
 mod attach;
+mod calls;
 mod completions;
 mod demo;
+mod detach;
 mod directory;
 mod doctor;
 mod doubts;
 mod export;
+mod functions;
+mod hist;
 mod list;
 mod patterns;
+mod prog;
 mod record;
 mod recover;
 mod report;
@@ -27,6 +32,8 @@ pub(crate) fn run(command: Command) -> Result<Exit> {
         Command::List(args) => list::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Attach(args) => attach::run(&args),
+        Command::Detach(args) => detach::run(&args),
+        Command::Hist(args) => hist::run(&args),
         Command::Enable(args) => toggle::run(&args, true),
         Command::Disable(args) => toggle::run(&args, false),
         Command::Report(args) => report::run(&args),

@@ -44,7 +44,7 @@ use rendezvous::Rendezvous;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use session::Session;
-use sink::{Sink, store_failure};
+use sink::{Sink, Tally, store_failure};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -266,7 +266,9 @@ impl Recording {
             self.sink.tell_losses().map_err(store_failure)?;
         }
         self.look_around();
-        self.progress.show(&self.standing());
+        let standing = self.standing();
+        let tally = self.sink.tally.as_ref();
+        self.progress.show_with(&standing, || tally.map(Tally::top).unwrap_or_default());
         self.ended(deadline)
     }
 

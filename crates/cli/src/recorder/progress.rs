@@ -52,6 +52,11 @@ impl Progress {
 
     /// Shows how things stand, as often as the style wants it.
     pub(crate) fn show(&mut self, standing: &Standing) {
+        self.show_with(standing, String::new);
+    }
+
+    /// As [`Self::show`], with something more at the end of the line.
+    pub(crate) fn show_with(&mut self, standing: &Standing, more: impl FnOnce() -> String) {
         let every = match self.style {
             Style::Silent => return,
             Style::Bar(_) => Duration::from_millis(200),
@@ -64,13 +69,14 @@ impl Progress {
         }
         let per_second = standing.events.saturating_sub(self.events) as f64 / since.as_secs_f64();
         let line = format!(
-            "recording {}  {} events  {}/s  lost {}  {}  processes {}",
+            "recording {}  {} events  {}/s  lost {}  {}  processes {}{}",
             clock(now - self.begin),
             count(standing.events),
             rate(per_second),
             count(standing.lost),
             size(standing.bytes),
             standing.processes,
+            more(),
         );
         self.shown = now;
         self.events = standing.events;

@@ -7,12 +7,16 @@
 
 use super::losses::Losses;
 use crate::error::{Failure, Result, show};
+use crate::text::{count, escape};
 use owlet_ring::{Drained, LOSS_REASONS, LogCursor, Reader, RingReader, Segment};
 use owlet_store::{
     CORRUPT, ClockInfo, ErrorKind, MALFORMED, NOT_WRITTEN, PacketInfo, REMOVED, Recorder,
     StoreError, StreamName, TraceMeta, TraceReader, TraceWriter,
 };
 use owlet_wire::entry::{self, Entry};
+use owlet_wire::functions::RETURN;
+use owlet_wire::record::RecordHeader;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,6 +58,44 @@ pub(crate) struct Sink {
     pub(crate) schemas: u64,
     /// Processes learnt.
     pub(crate) processes: u64,
+    /// Records by event, for those who ask for it.
+    pub(crate) tally: Option<Tally>,
+}
+
+/// How many records of each event were written.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    names: HashMap<u32, String>,
+    records: HashMap<u32, u64>,
+}
+
+impl Tally {
+    fn count(&mut self, mut records: &[u8]) {
+        while let Some(header) = RecordHeader::read(records) {
+            *self.records.entry(header.id).or_default() += 1;
+            records = records.get(header.advance().max(1)..).unwrap_or_default();
+        }
+    }
+
+    /// The functions with the most calls, as the end of a line.
+    pub(crate) fn top(&self) -> String {
+        const SHOWN: usize = 3;
+        let mut calls: Vec<_> = self.calls().into_iter().filter(|(_, n)| *n > 0).collect();
+        calls.sort_by_key(|(name, n)| (std::cmp::Reverse(*n), *name));
+        let shown = calls.iter().take(SHOWN);
+        shown.map(|(name, n)| format!("  {} {}", escape(name.as_bytes()), count(*n))).collect()
+    }
+
+    /// Calls by function: its records of one kind, of whichever there are most.
+    pub(crate) fn calls(&self) -> BTreeMap<&str, u64> {
+        let mut calls = BTreeMap::new();
+        for (id, name) in &self.names {
+            let function = name.strip_suffix(RETURN).unwrap_or(name);
+            let known: &mut u64 = calls.entry(function).or_default();
+            *known = self.records.get(id).copied().unwrap_or(0).max(*known);
+        }
+        calls
+    }
 }
 
 impl Sink {
@@ -92,6 +134,7 @@ impl Sink {
             bad_entries: 0,
             schemas: 0,
             processes: 0,
+            tally: None,
         })
     }
 
@@ -256,6 +299,9 @@ impl Sink {
             records: &ring.records,
         };
         let appended = trace.append_packet(ring.stream, &packet)?;
+        if let Some(tally) = &mut self.tally {
+            tally.count(&ring.records);
+        }
         ring.told = discarded;
         ring.written += appended.events;
         self.events += appended.events;
@@ -283,6 +329,9 @@ impl Sink {
                 self.bad_entries += 1;
                 continue;
             };
+            if let (Some(tally), Entry::Schema(id, schema)) = (&mut self.tally, &entry) {
+                tally.names.insert(*id, schema.name.clone());
+            }
             let counter = match entry {
                 Entry::Schema(..) => Some(&mut self.schemas),
                 Entry::Process(_) => Some(&mut self.processes),

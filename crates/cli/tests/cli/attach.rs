@@ -18,7 +18,8 @@ fn check(args: &[&str], code: i32, stderr: &str) -> Ran {
 #[test]
 fn the_command_line_is_checked_first() {
     check(&[], 2, "error: the following required arguments were not provided:*<PATTERN>...*");
-    check(&["f"], 2, "error: attaching works through the kernel: give --kernel\nhint: *");
+    check(&["f"], 2, "error: which process? give its --pid\nhint: *");
+    check(&["-p", "999999999", "f"], 3, "error: no process 999999999*");
     check(&["--kernel", "-p", "0", "f"], 2, "error: invalid value '0' for '--pid <PID>'*");
     let both = "error: the argument*cannot be used with*";
     check(&["--kernel", "-p", "1", "--latency", "--exit", "f"], 2, both);

@@ -32,7 +32,7 @@ fn every_subcommand_has_help_man_and_completion() {
     let bash = run(dir.path(), &["completions", "bash"]).stdout;
     for name in [
         "list", "record", "enable", "disable", "report", "stat", "export", "recover", "doctor",
-        "demo", "attach",
+        "demo", "attach", "detach", "hist",
     ] {
         let help = run(dir.path(), &[name, "--help"]);
         assert_eq!((help.code, help.stderr.as_str()), (0, ""));
