@@ -33,6 +33,18 @@
 //! pass that, so that a panic or exception through a watched call aborts the program, and backtraces end
 //! there. So returns of programs that can unwind are refused unless [`Options::allow_abort`] is set.
 //!
+//! # Measurements
+//! AMD EPYC (Zen 4), 2 virtual CPUs, Linux 6.18, 2026-11-30, a busy machine, the least of five; repeat with
+//! `cargo run --release -p owlet-uprobe --example uprobe_cost`.
+//!
+//! | | |
+//! |---|---|
+//! | attach 1,000 sites of a file, programs and maps included | 13 to 20 ms |
+//! | detach them; after every one was hit | 23 to 27 ms; 150 to 170 ms |
+//! | detach 10 perf events | 980 to 1,040 ms |
+//! | a hit recorded, CPU time: function begins with a 5-byte nop / `push` / what is single-stepped | 905 / 1,159 / 12,400 ns |
+//! | a call recorded as a span: the same | 1,887 / 2,176 / 13,600 ns |
+//!
 //! # Limits
 //! - x86-64. Linux 6.10 for one link a file (6.6 if nobody is filtered by process), 5.15 for perf events.
 //! - Calls that are running when a probe is attached are seen only by their next entry.

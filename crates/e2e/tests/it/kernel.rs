@@ -249,7 +249,8 @@ fn returns_of_a_program_that_can_unwind_are_refused_unless_allowed() -> Result<(
     for option in ["--exit", "--latency"] {
         let dir = tempfile::tempdir()?;
         let mut command = owlet()?;
-        command.args(["attach", "--kernel", "-p", &pid, "*::step", option]).current_dir(&dir);
+        command.args(["attach", "--kernel", "-p", &pid, "*::step", option, "--for", "1s"]);
+        command.current_dir(&dir);
         let output = command.output()?;
         let said = String::from_utf8(output.stderr)?;
         assert_eq!(output.status.code(), Some(5), "{said}");
@@ -349,7 +350,7 @@ fn what_the_kernel_cannot_probe_is_named_and_left_out() -> Result<()> {
     assert_eq!(ended.hits("probed:probed::work::leaf"), CALLS);
     // Alone, there is nothing to attach to.
     let dir = tempfile::tempdir()?;
-    let args = ["attach", "--kernel", "-p", &pid, "owlet_probed_trap"];
+    let args = ["attach", "--kernel", "-p", &pid, "owlet_probed_trap", "--for", "1s"];
     let output = owlet()?.args(args).current_dir(&dir).output()?;
     let said = String::from_utf8(output.stderr)?;
     assert!(said.starts_with("error: the kernel refuses every site"), "{said}");
