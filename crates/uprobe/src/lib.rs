@@ -39,8 +39,8 @@
 //!
 //! | | |
 //! |---|---|
-//! | attach 1,000 sites of a file, programs and maps included | 13 to 20 ms |
-//! | detach them; after every one was hit | 23 to 27 ms; 150 to 170 ms |
+//! | attach 1,000 sites of a file, programs and maps included | 13 to 21 ms |
+//! | detach them; after every one was hit | 23 to 27 ms; 148 to 174 ms |
 //! | detach 10 perf events | 980 to 1,040 ms |
 //! | a hit recorded, CPU time: function begins with a 5-byte nop / `push` / what is single-stepped | 905 / 1,159 / 12,400 ns |
 //! | a call recorded as a span: the same | 1,887 / 2,176 / 13,600 ns |
