@@ -260,7 +260,7 @@ const MUTANTS: &[Mutant] = &[
         id: "M20",
         fault: "the worker falls asleep without a second look",
         check: Check::Torture(
-            "run --flavours srcu --seconds 10 --fork-limit 3 --updaters 2 --gp poll,async \
+            "run --flavours srcu --seconds 40 --fork-limit 3 --updaters 2 --gp poll,async \
              --readers 0 --no-rseq-readers 0 --no-callbacks --no-signals --no-stops",
         ),
     },
