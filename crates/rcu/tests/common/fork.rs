@@ -3,6 +3,7 @@
 //! Tests that use this are one to a file: a child made past the handlers must not find the allocator's
 //! lock taken by a thread that it does not have.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,11 +53,12 @@ pub fn ended_well(pid: i32) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// Runs `child` in a forked child and says whether it ended with true.
+/// Runs `child` in a forked child and says whether it ended with true. (A panic that left it would end the
+/// child's only thread, and the child with success.)
 pub fn in_child(how: How, child: impl FnOnce() -> bool) -> bool {
     let pid = fork(how);
     if pid == 0 {
-        exit(child());
+        exit(catch_unwind(AssertUnwindSafe(child)).unwrap_or(false));
     }
     ended_well(pid)
 }
