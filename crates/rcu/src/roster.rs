@@ -6,8 +6,9 @@
 //!
 //! | `used` | meaning | who moves it on |
 //! |---|---|---|
-//! | 0 | free | [`claim`], to 1 |
-//! | 1 | belongs to one domain | [`Roster::release`], to 0 if nothing is under way; else it stays, leaked |
+//! | `FREE` | free | [`Roster::take`], to `USED` |
+//! | `USED` | belongs to one domain | [`Roster::release`], to `FREE` if nothing is under way, else to `ORPHANED` |
+//! | `ORPHANED` | its domain is gone; the worker frees what it left | [`Roster::take`], to `USED`, once it is at rest |
 //!
 //! # Who may touch what
 //! | field | who |
@@ -78,6 +79,10 @@ unsafe impl Sync for Roster {}
 /// Looks in vain after which the leader asks whether the threads in the way still exist.
 const ORPHAN_LOOKS: u64 = 8;
 
+const FREE: u32 = 0;
+const USED: u32 = 1;
+const ORPHANED: u32 = 2;
+
 static HEAD: AtomicPtr<Roster> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Roster {
@@ -95,7 +100,7 @@ impl Roster {
             since: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
             kind: AtomicU32::new(0),
-            used: AtomicU32::new(1),
+            used: AtomicU32::new(USED),
             next: AtomicPtr::new(core::ptr::null_mut()),
             engine: Engine::new(),
         }
@@ -109,16 +114,39 @@ impl Roster {
         record
     }
 
-    /// Gives the roster of a dropped domain back, or leaks it if something is still under way.
+    /// Gives the roster of a dropped domain back. If the domain is still in use (objects that wait, a
+    /// callback, a grace period that is only polled for), it is kept until it no longer is.
     pub(crate) fn release(&'static self) {
         crate::free::dropped(EngineRef(&self.engine));
         if let Some(why) = self.engine.unrest() {
             crate::stall::report_leak(&self.engine, why);
         }
-        if self.engine.is_at_rest() {
+        let free = self.engine.is_at_rest();
+        if free {
             self.list.give_up();
-            self.used.store(0, Ordering::Release);
         }
+        self.used.store(if free { FREE } else { ORPHANED }, Ordering::Release);
+    }
+
+    /// Takes the roster for a new domain, if it is free or has come to rest since its domain was dropped.
+    fn take(&'static self) -> bool {
+        let taken = |from| {
+            self.used.compare_exchange(from, USED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        if taken(FREE) {
+            return true;
+        }
+        let rests = || self.engine.is_at_rest();
+        if self.used.load(Ordering::Acquire) != ORPHANED || !rests() || !taken(ORPHANED) {
+            return false;
+        }
+        // Another domain may have had it since we looked.
+        if rests() {
+            self.list.give_up();
+            return true;
+        }
+        self.used.store(ORPHANED, Ordering::Release);
+        false
     }
 
     fn kind(&self) -> Kind {
@@ -372,12 +400,8 @@ fn all() -> impl Iterator<Item = &'static Roster> {
 
 /// A roster for a new domain. Waits for memory if there is none.
 fn claim(kind: Kind, name: &'static str) -> &'static Roster {
-    let take = |roster: &&Roster| {
-        let used = &roster.used;
-        used.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    };
     let roster = loop {
-        if let Some(roster) = all().find(take).or_else(map) {
+        if let Some(roster) = all().find(|roster| roster.take()).or_else(map) {
             break roster;
         }
         std::thread::sleep(Duration::from_millis(1));

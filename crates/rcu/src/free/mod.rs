@@ -79,7 +79,7 @@
 //!
 //! # What is proved where
 //! `tests/loom.rs` (`free_..`): a flush against sequences, cookies against grace periods and readers,
-//! queues, barriers, each with a twin that fails. `tests/free.rs`, `tests/free_fork.rs`: KF-01 to KF-15.
+//! queues, barriers, each with a twin that fails. `tests/free.rs`, `tests/free_memory.rs`, `tests/free_fork.rs`: KF-01 to KF-15.
 //! Torture (`owlet-torture run`): poison, migrating producers, threads that come and go, forks; mutants M6
 //! and M7.
 //!

@@ -9,6 +9,7 @@
 //! | `head`, `Link::next` | the lock's owner | the oldest block and, from each, the next younger one |
 //! | `tail` | the lock's owner | the youngest; a hint to whoever puts a fork right |
 //! | `len`, `spares` | the lock's owner | how many; read by anybody, as a hint |
+//! | `oldest`, `newest` | the lock's owner | moments of the first block and the last, if there are any; the same |
 //! | `batch` | the lock's owner | blocks that came one after the other with the youngest one's moment |
 //! | `pushes`, `seen`, `idle` | the lock's owner; the worker | how often something was pushed, and had been at the worker's last look; how many looks in a row found nothing new |
 //! | `spare` | the lock's owner | empty blocks, linked by `next` |
@@ -81,6 +82,8 @@ pub struct Queue {
     seen: AtomicU32,
     idle: AtomicU32,
     batch: AtomicU32,
+    oldest: AtomicU64,
+    newest: AtomicU64,
 }
 
 /// A queue that is ours for the moment.
@@ -109,6 +112,8 @@ impl Queue {
             seen: AtomicU32::new(0),
             idle: AtomicU32::new(0),
             batch: AtomicU32::new(0),
+            oldest: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
         }
     }
 
@@ -137,6 +142,19 @@ impl Queue {
     #[must_use]
     pub fn spares(&self) -> u32 {
         self.spares.load(Ordering::Relaxed)
+    }
+
+    /// The moment of the oldest block; a hint, which may be too early, and not too late.
+    #[must_use]
+    pub fn oldest(&self) -> Option<u64> {
+        (!self.is_empty()).then(|| self.oldest.load(Ordering::Relaxed))
+    }
+
+    /// The moment of the youngest block; a hint. (Without the lock: whoever looks at other CPUs' queues and is
+    /// preempted there keeps nobody out of them.)
+    #[must_use]
+    pub fn newest(&self) -> Option<u64> {
+        (!self.is_empty()).then(|| self.newest.load(Ordering::Relaxed))
     }
 
     /// Blocks that came one after the other with the youngest one's moment; a hint.
@@ -170,6 +188,12 @@ impl Queue {
             at = unsafe { link.as_ref() }.next.load(Ordering::Relaxed);
         }
         if owner != 0 && owner != me {
+            let moment = |at: *mut Link| {
+                // SAFETY: null, or in the list.
+                unsafe { at.as_ref() }.map_or(0, Link::cookie)
+            };
+            self.oldest.store(moment(self.head.load(Ordering::Relaxed)), Ordering::Relaxed);
+            self.newest.store(moment(last), Ordering::Relaxed);
             self.tail.store(last, Ordering::Relaxed);
             self.len.store(count, Ordering::Relaxed);
             // What was being taken or given back there stays with the thread that stayed behind.
@@ -204,8 +228,12 @@ impl Locked<'_> {
                 // Release: a forked child that finds the link finds the block.
                 last.next.store(link.as_ptr(), Ordering::Release);
             }
-            None => queue.head.store(link.as_ptr(), Ordering::Release),
+            None => {
+                queue.oldest.store(block.cookie(), Ordering::Relaxed);
+                queue.head.store(link.as_ptr(), Ordering::Release);
+            }
         }
+        queue.newest.store(block.cookie(), Ordering::Relaxed);
         queue.tail.store(link.as_ptr(), Ordering::Release);
         queue.len.store(queue.len() + 1, Ordering::Relaxed);
         let pushes = queue.pushes.load(Ordering::Relaxed).wrapping_add(1);
@@ -224,19 +252,13 @@ impl Locked<'_> {
         }
         let next = block.next.load(Ordering::Relaxed);
         queue.head.store(next, Ordering::Release);
-        if next.is_null() {
-            queue.tail.store(next, Ordering::Release);
+        // SAFETY: as above.
+        match unsafe { next.as_ref() } {
+            Some(next) => queue.oldest.store(next.cookie(), Ordering::Relaxed),
+            None => queue.tail.store(next, Ordering::Release),
         }
         queue.len.store(queue.len().saturating_sub(1), Ordering::Relaxed);
         Some(link)
-    }
-
-    /// The moment of the youngest block.
-    #[must_use]
-    pub fn newest(&self) -> Option<u64> {
-        // SAFETY: as in push().
-        let last = unsafe { self.0.tail.load(Ordering::Relaxed).as_ref() };
-        last.map(Link::cookie)
     }
 
     /// How many different moments there are that `passed` denies.

@@ -123,9 +123,9 @@ impl Store {
         self.drain_overflow();
         let (me, mut freed) = (crate::held::identity(), 0);
         for queue in self.queues().filter(|queue| whose(queue)) {
-            while freed < most && !queue.is_empty() {
-                // Only as long as the first is ready: the others are no older (invariant 1 of `queue`).
-                let ready = |cookie: u64| engine.poll(Cookie(cookie.wrapping_add(2 * periods)));
+            // Only as long as the first is ready: the others are no older (invariant 1 of `queue`).
+            let ready = |cookie: u64| engine.poll(Cookie(cookie.wrapping_add(2 * periods)));
+            while freed < most && queue.oldest().is_some_and(ready) {
                 let Some(link) = queue.try_lock(me).and_then(|mut queue| queue.pop(ready)) else {
                     break;
                 };
@@ -228,7 +228,10 @@ pub(super) fn help(engine: EngineRef) -> bool {
             // No more than there has to be room for.
             while ledger.is_full() && store.reclaim_here(1) != 0 {}
         } else {
-            store.reclaim_here(usize::MAX);
+            store.reclaim_own(usize::MAX, 0);
+            if ledger.is_full() {
+                store.reclaim_here(usize::MAX);
+            }
         }
         if let Some(cookie) = store.newest()
             && ledger.is_full()

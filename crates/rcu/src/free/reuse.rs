@@ -50,7 +50,7 @@ impl Store {
         let (me, ready) = (held::identity(), |cookie| engine.poll(Cookie(cookie)));
         // Others' only where memory is short: they come from another cache and another arena.
         let near = if engine.0.free.is_pressed() { usize::MAX } else { 1 };
-        let mut queues = self.queues().take(near).filter(|queue| !queue.is_empty());
+        let mut queues = self.queues().take(near).filter(|queue| queue.oldest().is_some_and(ready));
         let block = queues.find_map(|queue| queue.try_lock(me)?.pop(ready))?.cast();
         // SAFETY: taken out of the queue, so ours alone; links there are blocks, and its moment has passed.
         let empty = |block: &Block| unsafe { block.empty_objects(reuse) };

@@ -8,7 +8,7 @@ use owlet_sys::clock::monotonic_ns;
 use super::reclaim::START;
 use super::store::{self, IDLE, Store, TICK, TIMER};
 use crate::engine::EngineRef;
-use crate::worker::Need;
+use crate::worker::{self, Need};
 
 /// Blocks freed in a row before the worker looks after other domains.
 const TURN: usize = 8;
@@ -21,7 +21,7 @@ const TICK_NS: u64 = 4_000_000;
 pub(crate) fn serve(engine: EngineRef) -> Option<Need> {
     engine.0.free.store()?;
     super::pressure::look();
-    store::of(engine).filter_map(|store| store.serve(engine)).reduce(crate::worker::merge)
+    store::of(engine).filter_map(|store| store.serve(engine)).reduce(worker::merge)
 }
 
 impl Store {
@@ -76,7 +76,13 @@ impl Store {
         };
         if need.is_some() {
             let level = if full.is_some() { TICK } else { TIMER };
-            self.armed.fetch_max(level, Ordering::Relaxed);
+            // Acquire: pairs with the release in `claim`.
+            self.armed.fetch_max(level, Ordering::AcqRel);
+            // Another domain has taken it since: what was found is that one's, and who put it there counts
+            // on the level.
+            if let Some(other) = self.engine().filter(|other| !core::ptr::eq(other.0, engine.0)) {
+                worker::notify(other);
+            }
         }
         need
     }

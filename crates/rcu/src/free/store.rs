@@ -71,6 +71,10 @@ pub(crate) struct Store {
     pub(super) reuses: AtomicU32,
 }
 
+/// How often a queue is asked for that somebody else has for some loads and stores (or for as long as it is
+/// preempted there).
+const PATIENCE: u32 = 64;
+
 const FREE: u32 = 0;
 const USED: u32 = 1;
 const ORPHANED: u32 = 2;
@@ -116,6 +120,9 @@ pub(super) fn claim(
     store.seq.store(engine.0.seq_at().cast_mut(), Ordering::Relaxed);
     store.counts.clear();
     store.reuses.store(0, Ordering::Relaxed);
+    // The worker may have been to come for its old domain; for this one it has not been asked. Release: who
+    // finds this finds the domain (`serve`).
+    store.armed.swap(IDLE, Ordering::AcqRel);
     store.tune(engine);
     Some(store)
 }
@@ -349,7 +356,17 @@ impl Store {
     /// The caller has the block to itself; not any more afterwards.
     pub(super) unsafe fn enqueue(&'static self, block: NonNull<Block>) {
         let me = held::identity();
-        if let Some(mut queue) = self.queues().find_map(|queue| queue.try_lock(me)) {
+        // In another CPU's queue it would wait for the worker: so our own is asked for some more times.
+        let own = self.queues().next().and_then(|queue| {
+            (0..PATIENCE).find_map(|n| {
+                if n != 0 {
+                    core::hint::spin_loop();
+                }
+                queue.try_lock(me)
+            })
+        });
+        let others = || self.queues().skip(1).find_map(|queue| queue.try_lock(me));
+        if let Some(mut queue) = own.or_else(others) {
             // SAFETY: the caller's; links are the first field of blocks.
             return unsafe { queue.push(block.cast()) };
         }
@@ -454,16 +471,8 @@ impl Store {
 
     /// The moment of the youngest block that waits.
     pub(super) fn newest(&'static self) -> Option<Cookie> {
-        let me = held::identity();
-        let mut newest: Option<u64> = None;
-        for queue in self.queues().filter(|queue| !queue.is_empty()) {
-            let cookie = queue.try_lock(me).and_then(|queue| queue.newest());
-            newest = match (newest, cookie) {
-                (Some(a), Some(b)) => Some(if crate::seq::is_at_or_after(a, b) { a } else { b }),
-                (a, b) => a.or(b),
-            };
-        }
-        newest.map(Cookie)
+        let later = |a, b| if crate::seq::is_at_or_after(a, b) { a } else { b };
+        self.queues().filter_map(Queue::newest).reduce(later).map(Cookie)
     }
 
     /// In a forked child, on its only thread `me`: what was in queues and open blocks is the child's;

@@ -26,7 +26,7 @@ pub const NEVER: Duration = Duration::from_secs(3600);
 
 /// Waits for what must come true.
 #[track_caller]
-pub fn until(what: &str, done: impl Fn() -> bool) {
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + LATE;
     while !done() {
         assert!(Instant::now() < end, "{what}: not in {LATE:?}");

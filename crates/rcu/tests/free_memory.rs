@@ -1,12 +1,14 @@
-//! Pools whose memory is used again: when it is, how often, and that it comes back.
+//! What goes back to the allocator, and what does not: pools whose memory is used again, memory that is given
+//! back by its layout.
 //!
 //! The allocator counts what is out of each size that a test has for itself, so that tests can share a
-//! process. Without restartable sequences boxes are the allocator's, and only that nothing is lost is
+//! process; and it is told what to look for. Without restartable sequences boxes are the allocator's, and only that nothing is lost is
 //! looked at.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -33,6 +35,26 @@ const fn room(test: usize) -> usize {
 
 struct Counting;
 
+/// Addresses that are to come back, and by which layouts: of one test.
+static EXPECTED: [(AtomicUsize, AtomicUsize); 300] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 300];
+static EXPECTING: AtomicBool = AtomicBool::new(false);
+/// How many have, as expected and otherwise.
+static CAME_BACK: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+fn packed(layout: Layout) -> usize {
+    layout.size() << 16 | layout.align()
+}
+
+fn comes_back(at: usize, layout: Layout) {
+    let expected = EXPECTED.iter().find(|(address, _)| address.load(Ordering::Relaxed) == at);
+    if let Some((address, by)) = expected {
+        let wrong = by.load(Ordering::Relaxed) != packed(layout);
+        CAME_BACK[usize::from(wrong)].fetch_add(1, Ordering::Relaxed);
+        address.store(0, Ordering::Relaxed);
+    }
+}
+
 fn count(layout: Layout, n: i64) {
     if layout.size().is_multiple_of(STEP)
         && let Some(live) = LIVE.get(layout.size() / STEP)
@@ -51,6 +73,9 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(layout, -1);
+        if EXPECTING.load(Ordering::Relaxed) {
+            comes_back(at.addr(), layout);
+        }
         // SAFETY: the caller's.
         unsafe { System.dealloc(at, layout) };
     }
@@ -166,7 +191,10 @@ fn kf_04_each_piece_of_memory_has_one_owner() {
 #[cfg(debug_assertions)]
 fn kf_04_memory_of_a_leaked_object_is_not_used_again() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::ptr::NonNull;
+    // As in `free`: the table may be full.
+    if !common::alone("kf_04_memory_of_a_leaked_object_is_not_used_again") {
+        return;
+    }
     let domain = Srcu::named("kf_04_leaked");
     let pool: Pool<Sized<{ room(3) }>> = Pool::new(&domain);
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -294,4 +322,29 @@ fn kf_14_the_cap_holds_where_memory_is_used_again() {
     assert!(stats.peak_bytes < CAP + (1 << 20), "{stats}");
     pool.barrier();
     assert_eq!(dropped.load(Ordering::Relaxed), 40_000);
+}
+
+/// KF-04: memory without destructor goes back by its layout, once, and not before a grace period.
+#[test]
+fn kf_04_memory_is_given_back_by_its_layout() {
+    let domain = Srcu::named("kf_04_layout");
+    let section = domain.read();
+    EXPECTING.store(true, Ordering::Relaxed);
+    for (size, (address, by)) in EXPECTED.iter().enumerate().skip(1) {
+        let layout = Layout::from_size_align(size, 1 << (size % 8)).unwrap();
+        // SAFETY: not empty.
+        let at = NonNull::new(unsafe { std::alloc::alloc(layout) }).unwrap();
+        by.store(packed(layout), Ordering::Relaxed);
+        address.store(at.addr().get(), Ordering::Relaxed);
+        // SAFETY: just allocated with it.
+        unsafe { domain.retire_dealloc(at, layout) };
+    }
+    domain.retire_flush();
+    let came_back = || CAME_BACK.each_ref().map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(came_back(), [0, 0], "given back under a reader");
+    drop(section);
+    domain.retire_barrier();
+    EXPECTING.store(false, Ordering::Relaxed);
+    assert_eq!(came_back(), [299, 0], "as expected, and by another layout");
+    assert_eq!(domain.retire_stats().freed, 299);
 }
