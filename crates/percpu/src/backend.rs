@@ -37,23 +37,82 @@ const DECIDED: u64 = 1 << 56;
 const RSEQ: u64 = 1 << 57;
 const MEMBARRIER: u64 = 1 << 58;
 const UNKNOWN: u64 = 1 << 59;
-const MAX_CPUS: usize = 0xffff;
+/// Less than 2^15: the numbers of threads without rseq, -1 and -2, are beyond it as 16 bits too.
+const MAX_CPUS: usize = 0x7fff;
 
 static STATE: AtomicU64 = AtomicU64::new(0);
 
-/// Copies of two fields of `STATE` for the restartable sequences, written after it. All zero while
-/// undecided, and for ever in the portable backend. `arch/x86_64.rs` knows the layout.
-#[repr(C, align(16))]
-pub(crate) struct Hot {
+/// Copies of fields of `STATE` for the restartable sequences, written after it. All zero while
+/// undecided, and for ever in the portable backend, but for the generation. On a line of its own, which
+/// nobody writes once the backend is decided. `arch/x86_64.rs` knows the layout.
+#[repr(C, align(64))]
+pub(crate) struct HotLine {
     offset: AtomicIsize,
     cpus: AtomicU32,
+    /// [`Hot`].
+    packed: AtomicU64,
 }
 
 /// Where the sequences find the number of slots.
 #[cfg(all(target_arch = "x86_64", not(owlet_portable), not(loom)))]
-pub(crate) const HOT_CPUS_AT: usize = core::mem::offset_of!(Hot, cpus);
+pub(crate) const HOT_CPUS_AT: usize = core::mem::offset_of!(HotLine, cpus);
 
-pub(crate) static HOT: Hot = Hot { offset: AtomicIsize::new(0), cpus: AtomicU32::new(0) };
+pub(crate) static HOT: HotLine =
+    HotLine { offset: AtomicIsize::new(0), cpus: AtomicU32::new(0), packed: AtomicU64::new(0) };
+
+/// What sequences need in one word, and with it the *generation* of the process: one more in each
+/// forked child that was found to be one ([`next_generation`]).
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..16 | number of CPU slots, 0 where there are no sequences |
+/// | 16..32 | generation, modulo 2^16 |
+/// | 32..64 | rseq offset from the thread pointer (signed), 0 where there are no sequences |
+///
+/// For who counts in and out again: he keeps it in between, and by one load and comparison finds out that
+/// nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hot(u64);
+
+const GENERATION: u32 = 16;
+
+impl Hot {
+    /// The generation, modulo 2^16.
+    #[inline(always)]
+    #[must_use]
+    pub fn generation(self) -> u16 {
+        (self.0 >> GENERATION) as u16
+    }
+
+    /// Bytes from the thread pointer to the rseq area; 0 if there are no sequences.
+    #[cfg(all(target_arch = "x86_64", not(owlet_portable), not(loom)))]
+    #[inline(always)]
+    pub(crate) fn offset(self) -> i64 {
+        self.0.cast_signed() >> 32
+    }
+
+    /// The word, whose lower 16 bits are the number of slots.
+    #[cfg(all(target_arch = "x86_64", not(owlet_portable), not(loom)))]
+    #[inline(always)]
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+/// What sequences need at the moment: changes when the backend is decided, and with the generation.
+#[inline(always)]
+#[must_use]
+pub fn hot() -> Hot {
+    Hot(HOT.packed.load(Ordering::Relaxed))
+}
+
+/// The process was found to be a forked child: what was counted before is of another generation from here
+/// on. Async-signal-safe.
+pub fn next_generation() {
+    let (relaxed, mask) = (Ordering::Relaxed, u64::from(u16::MAX) << GENERATION);
+    let next = |now: u64| Some(now & !mask | now.wrapping_add(1 << GENERATION) & mask);
+    let _ = HOT.packed.fetch_update(relaxed, relaxed, next);
+}
 
 /// Why a backend was chosen; the discriminant indexes `REASONS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +150,7 @@ reasons! {
     "the first thread to ask is not registered for rseq",
     "membarrier (private expedited rseq) is missing or refused by a seccomp filter",
     "the list of possible CPUs cannot be read (no sysfs)",
-    "more than 65535 possible CPUs",
+    "more than 32767 possible CPUs",
 }
 
 /// What `OWLET_BACKEND` asks for.
@@ -227,6 +286,9 @@ fn decide_slow() -> u64 {
         // one; orders the number of slots before the offset that permits its use. Without it: a
         // sequence finds no slots and takes the atomic bank (nothing worse).
         HOT.offset.store(unpack_offset(state), Ordering::Release);
+        // Whoever else decides has the same bits.
+        let offset = u64::from(state as u32) << 32;
+        HOT.packed.fetch_or(offset | unpack_cpus(state) as u64, Ordering::Relaxed);
     }
     state
 }

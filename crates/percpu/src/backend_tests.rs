@@ -36,7 +36,8 @@ fn decision_table() {
     // Linux 4.14 to 5.9: private expedited, but not the rseq command.
     check(Probe { membarrier_rseq: Err(REFUSED), ..GOOD }, Portable, Reason::NoMembarrier, true);
     check(Probe { cpus: Err(REFUSED), ..GOOD }, Portable, Reason::NoCpuList, true);
-    check(Probe { cpus: Ok(70_000), ..GOOD }, Portable, Reason::TooManyCpus, true);
+    check(Probe { cpus: Ok(0x7fff), ..GOOD }, Rseq, Reason::Works, true);
+    check(Probe { cpus: Ok(0x8000), ..GOOD }, Portable, Reason::TooManyCpus, true);
 }
 
 /// A backend that does not exist changes nothing but what is said.
@@ -59,6 +60,21 @@ fn slots_are_at_least_one() {
     for _ in 0..1000 {
         assert!(current_cpu() < cpus());
     }
+}
+
+/// Generations go round by themselves, and nothing else of the word moves.
+#[test]
+fn a_generation_is_16_bits_of_the_hot_word() {
+    let _ = backend();
+    let first = hot();
+    for n in 1..=u32::from(u16::MAX) {
+        next_generation();
+        assert_eq!(hot().generation(), first.generation().wrapping_add(n as u16));
+        let rest = !(0xffff << GENERATION);
+        assert_eq!(hot().0 & rest, first.0 & rest);
+    }
+    next_generation();
+    assert_eq!(hot(), first);
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub mod planted;
 pub mod rseq;
 pub mod testpoint;
 
-pub use backend::{Backend, backend, backend_unknown, backend_why, cpus, current_cpu};
+pub use backend::{
+    Backend, Hot, backend, backend_unknown, backend_why, cpus, current_cpu, hot, next_generation,
+};
 #[cfg(not(loom))]
 pub use counters::{Entered, PerCpuCounters, SLOT_SIZE, Slots, WORDS, increment_own};

@@ -103,3 +103,30 @@ fn increment_if_compares() {
     assert_eq!(how, want);
     assert_eq!(counters.sum(0), 1);
 }
+
+/// The sequence that is given what it needs: the same, and for a thread without rseq the atomic bank.
+#[test]
+fn increment_at_if_low_compares() {
+    let word = AtomicU64::new(7 << 32 | 1);
+    let counters = PerCpuCounters::new().expect("memory");
+    let increment = |expected| {
+        let (hot, at) = (owlet_percpu::hot(), counters.slots().base().cast());
+        // SAFETY: the second word of the first slot.
+        unsafe { Slots::increment_at_if_low::<8>(hot, at, &word, expected) }
+    };
+    let _ = backend();
+    assert_eq!(increment(0), Entered::Moved);
+    assert_eq!(counters.sum(1), 0);
+    let sequence = backend() == Backend::Rseq;
+    assert_eq!(increment(1), if sequence { Entered::Sequence } else { Entered::Atomic });
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            if let Ok(area) = owlet_sys::rseq::area() {
+                owlet_sys::rseq::unregister_this_thread(area).expect("was registered");
+            }
+            assert_eq!(increment(1), Entered::Atomic);
+            assert_eq!(increment(0), Entered::Moved);
+        });
+    });
+    assert_eq!((counters.sum(0), counters.sum(1)), (0, 2));
+}

@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::backend::Hot;
+
 /// As on machines that have it; never commits.
 #[inline(always)]
 pub(crate) unsafe fn add<const DISP: usize>(_: *mut u8, _: u64) -> bool {
@@ -17,6 +19,17 @@ pub(crate) unsafe fn increment<const DISP: usize>(_: *mut u8) -> bool {
 /// As on machines that have it; never commits.
 #[inline(always)]
 pub(crate) unsafe fn increment_if<const DISP: usize>(_: *mut u8, _: *const u32, _: u32) -> bool {
+    false
+}
+
+/// As on machines that have it; never commits.
+#[inline(always)]
+pub(crate) unsafe fn increment_if_with<const DISP: usize>(
+    _: Hot,
+    _: *mut u8,
+    _: *const u32,
+    _: u32,
+) -> bool {
     false
 }
 

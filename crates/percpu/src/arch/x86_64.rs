@@ -17,13 +17,16 @@
 //! the thread outside. (Therefore code with sequences must not be unmapped while threads run: a
 //! library that holds them is pinned.) Numeric labels keep inlined copies apart.
 //!
-//! Neither sequence has a barrier in it. x86-64 keeps loads in order, stores in order, and loads
+//! [`increment_if_with`] has the offset and the number of slots from its caller's [`Hot`], and begins at
+//! `22`: two loads less.
+//!
+//! No sequence has a barrier in it. x86-64 keeps loads in order, stores in order, and loads
 //! before later stores; what is left (a store passing a later load) is what heavy fences are for.
 //! No `options(nomem)`: to the compiler each sequence is a barrier, which is the light fence.
 
 use core::arch::asm;
 
-use crate::backend::{HOT, HOT_CPUS_AT};
+use crate::backend::{HOT, HOT_CPUS_AT, Hot};
 
 /// `*(at + DISP + cpu * 128) += n` in one sequence, `at + DISP` being the word in the slot of CPU 0.
 /// False, with nothing stored, if the backend is not rseq or this thread has no CPU number below
@@ -159,6 +162,59 @@ pub(crate) unsafe fn increment_if<const DISP: usize>(
             ro = out(reg) _,
             hot = sym HOT,
             cpus_at = const HOT_CPUS_AT,
+            index = in(reg) index,
+            expected = in(reg) expected,
+            disp = const DISP,
+            word = in(reg) at,
+            out = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}
+
+/// [`increment_if`] for a caller that has `hot` in a register.
+///
+/// # Safety
+/// As [`increment_if`].
+#[inline(always)]
+pub(crate) unsafe fn increment_if_with<const DISP: usize>(
+    hot: Hot,
+    at: *mut u8,
+    index: *const u32,
+    expected: u32,
+) -> bool {
+    let ro = hot.offset();
+    if ro == 0 {
+        return false;
+    }
+    // SAFETY: the offset is the C library's (invariant 2 of the crate), the comparison is that of
+    // invariant 3; otherwise as in `increment_if`.
+    unsafe {
+        asm!(
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "77: .long 0, 0",
+            ".quad 2f, 3f - 2f, 4f",
+            ".popsection",
+            "22: lea {t}, [rip + 77b]",
+            "mov qword ptr fs:[{ro} + 8], {t}",
+            "2: movzx {t:e}, word ptr fs:[{ro} + 4]",
+            "cmp {t:x}, {cpus:x}",
+            "jae {out}",
+            "cmp dword ptr [{index}], {expected:e}",
+            "jne {out}",
+            "shl {t}, 7",
+            "inc qword ptr [{word} + {t} + {disp}]",
+            "3:",
+            ".pushsection .text.unlikely, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long 0x53053053",
+            "4: jmp 22b",
+            ".popsection",
+            t = out(reg) _,
+            ro = in(reg) ro,
+            cpus = in(reg) hot.bits(),
             index = in(reg) index,
             expected = in(reg) expected,
             disp = const DISP,

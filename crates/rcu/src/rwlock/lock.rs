@@ -29,7 +29,7 @@ use crate::rcu_sync::grace::GracePeriod;
 ///
 /// | | cost (`docs/comparison.md`, its machine) |
 /// |---|---|
-/// | `read` and the end of its guard | some 3 ns; while writers are about, 16 ns |
+/// | `read` and the end of its guard | some 2 ns; while writers are about, 16 ns |
 /// | `write` and the end of its guard, the first in a while | a membarrier: 0.7 us, or 13 us where other CPUs are busy |
 /// | the same, following another | 22 ns |
 #[repr(C)]

@@ -10,8 +10,8 @@
 //!
 //! # Fork
 //! In a child, all sums are made equal: what was inside were threads that stayed behind, and sections of
-//! the surviving thread, which are over as far as the lock knows. [`FORKS`] tells the guards of those from
-//! later ones: they count no exit.
+//! the surviving thread, which are over as far as the lock knows. The generation of the process
+//! ([`owlet_percpu::Hot`]) tells the guards of those from later ones: they count no exit.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence, fence};
@@ -21,7 +21,7 @@ use owlet_sys::memory::Mapping;
 
 use super::protocol::{Counters, Letter};
 
-/// Forks that this process has behind it, as far as anybody noticed.
+/// Forks that this process has behind it, as far as anybody noticed: the generation, with all its bits.
 pub(super) static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Locks that share a slot.
@@ -44,6 +44,11 @@ static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(core::ptr::null_mut());
 /// The counters of one lock: the address of the entries' word in the first slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place(NonNull<u8>);
+
+// SAFETY: what is there lives for ever (invariant 1) and is written by counters only, from any thread.
+unsafe impl Send for Place {}
+// SAFETY: as for Send.
+unsafe impl Sync for Place {}
 
 impl Place {
     /// # Safety
@@ -201,5 +206,6 @@ pub(crate) fn forked(alone: bool) {
             }
         }
         FORKS.fetch_add(1, Ordering::Relaxed);
+        owlet_percpu::next_generation();
     }
 }

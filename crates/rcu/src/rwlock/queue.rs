@@ -28,9 +28,8 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use owlet_percpu::{Hot, hot};
 use owlet_sys::futex::{self, Reach, Woken};
-
-use super::place::FORKS;
 
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +57,8 @@ pub(super) enum Grant {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) kind: Kind,
-    /// Forks that the process had behind it when he came.
-    pub(super) forks: u32,
+    /// When he came: the generation of a reader's hold.
+    pub(super) hot: Hot,
     /// 0, or a [`Grant`]; changes under the queue's latch.
     granted: AtomicU32,
     /// Of a task; a thread sleeps on `granted`.
@@ -70,7 +69,7 @@ impl Waiter {
     /// A task's with its waker, a thread's without.
     pub(super) fn new(kind: Kind, waker: Option<&Waker>) -> Arc<Self> {
         let (granted, waker) = (AtomicU32::new(0), Mutex::new(waker.cloned()));
-        Arc::new(Self { kind, forks: FORKS.load(Ordering::Relaxed), granted, waker })
+        Arc::new(Self { kind, hot: hot(), granted, waker })
     }
 
     pub(super) fn granted(&self) -> Option<Grant> {

@@ -326,8 +326,9 @@ impl RawRwLock {
     /// Counts the owner of the seat as a reader.
     fn count_own(&self) -> ReadHold {
         use super::protocol::Counters;
-        self.place().count_entry();
-        ReadHold { forks: super::place::FORKS.load(Ordering::Relaxed) }
+        let (place, hot) = (self.place(), owlet_percpu::hot());
+        place.count_entry();
+        ReadHold::new(place, hot)
     }
 
     /// Takes it shared, as the only one who may make that exclusive later: other readers are let in,
