@@ -45,6 +45,7 @@ mod tp_hackbench;
 
 use batch_attach::BatchAttach;
 use clap::{Args, Parser, Subcommand};
+use defer_free::DeferFree;
 use harness::{inner, report::Report, serve};
 use std::process::ExitCode;
 use toggle::Toggle;
@@ -72,7 +73,7 @@ enum Command {
     /// Asking whether a grace period has passed
     RcuPoll(Options),
     /// Freeing what was unpublished: a callback each, batches, blocks with cookies, peers
-    DeferFree(Options),
+    DeferFree(DeferFree),
     /// Taking a reader-writer lock shared: 1, 2 and 8 threads, beside the peers
     RwlockRead(Options),
     /// Taking it exclusively: alone, against a reader, beside a crowd of readers; by policy
@@ -151,7 +152,10 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::RcuRead(options) => ("rcu-read", options, Box::new(rcu_read::run)),
         Command::RcuSync(options) => ("rcu-sync", options, Box::new(rcu_sync::run)),
         Command::RcuPoll(options) => ("rcu-poll", options, Box::new(rcu_poll::run)),
-        Command::DeferFree(options) => ("defer-free", options, Box::new(defer_free::run)),
+        Command::DeferFree(what) => {
+            let options = what.options.clone();
+            ("defer-free", options, Box::new(move |_, report| defer_free::run(&what, report)))
+        }
         Command::RwlockRead(options) => ("rwlock-read", options, Box::new(rwlock_read::run)),
         Command::RwlockWrite(options) => ("rwlock-write", options, Box::new(rwlock_write::run)),
         Command::Toggle(toggle) => {

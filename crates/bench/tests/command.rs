@@ -147,6 +147,63 @@ fn rcu_poll_counts_hold() {
     assert!(of("srcu-comes-about")["ns"].as_f64().is_some());
 }
 
+const DEFER_FREE: [&str; 15] = [
+    "bench",
+    "setting",
+    "variant",
+    "seconds",
+    "frees_per_s",
+    "cpu_ns",
+    "grace_periods",
+    "peak_rss_mb",
+    "mean_rss_mb",
+    "footprint_rcuscale_mb",
+    "residency_ms",
+    "residency_gps",
+    "residency_peak_gps",
+    "counted_gps",
+    "counted_peak_gps",
+];
+
+/// KF-13, KF-14: few grace periods, few that an object waits for, and the cap holds; before and after and the
+/// peers in one run.
+#[test]
+fn kf_13_defer_free_counts_hold() {
+    let args = ["defer-free", "--small", "--json", "--reps", "1", "--scale", "0.3"];
+    let lines = lines(&args, &DEFER_FREE);
+    let rows: BTreeSet<_> =
+        lines.iter().map(|l| (l["setting"].as_str(), l["variant"].as_str())).collect();
+    for variant in
+        ["call-offloaded", "two-batches", "domain", "pool", "crossbeam-epoch", "seize", "malloc"]
+    {
+        assert!(rows.contains(&(Some("rcuscale"), Some(variant))), "no line for {variant}");
+    }
+    for setting in ["rcuscale-16", "steady", "flood", "flood-readers", "stuck"] {
+        assert!(rows.contains(&(Some(setting), Some("domain"))), "no lines for {setting}");
+    }
+}
+
+/// The knobs of the kernel's rcuscale: they replace those of the setting, and nothing is judged.
+#[test]
+fn defer_free_by_its_knobs() {
+    let knobs = ["defer-free", "--small", "--json", "--reps", "1", "--producers", "3", "--loops"];
+    let more = ["2", "--mult", "2", "--reader-hold-us", "1000", "--heads", "30", "--no-offload"];
+    let which = ["--variant", "call-offloaded", "--variant", "domain"];
+    let args: Vec<&str> = knobs.into_iter().chain(more).chain(which).collect();
+    let lines = lines(&args, &DEFER_FREE);
+    assert_eq!(lines.len(), 2);
+    for line in &lines {
+        assert_eq!(line["setting"], "rcuscale");
+        let of = |key: &str| line[key].as_f64().expect("a number");
+        let freed = of("frees_per_s") * of("seconds");
+        assert!((freed - 48_000.0).abs() < 500.0, "{line}");
+    }
+    let output = bench(&["defer-free", "--mult", "3"]);
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("not 1, 2, 4 or 8"), "{text}");
+}
+
 /// RW-04: a shared hold has no locked instruction and no system call; a slow one has two and none.
 #[test]
 fn rw_04_rwlock_read_counts_hold() {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use owlet_percpu::Backend;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -82,6 +83,13 @@ impl Report {
         }
         self.text.push_str(text);
         self.text.push('\n');
+    }
+
+    /// What is going on, for whoever looks on: on a line of its own of a terminal, until the next.
+    pub(crate) fn progress(&mut self, text: &str) {
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K{text}\r");
+        }
     }
 
     /// One result line for programs.

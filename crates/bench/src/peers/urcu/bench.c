@@ -439,20 +439,20 @@ static uint64_t resident(const char *key)
 
 #define FLOOD_THREADS 64
 
-/* As `run` in defer_free.rs: the head comes on top of the object's bytes. */
+/* As `run` in defer_free.rs: the head is among the object's bytes. */
 static size_t call_rcu_run(uint64_t size, uint64_t *numbers, size_t count)
 {
 	static uint64_t samples[1 << 16];
 	pthread_t ids[FLOOD_THREADS];
 	size_t threads = 0, taken = 0;
-	if (count != 7 || numbers[0] + numbers[2] + 1 > FLOOD_THREADS)
+	if (count != 9 || numbers[0] + numbers[2] + 1 > FLOOD_THREADS)
 		return 0;
 	uint64_t producers = numbers[0];
 	flood.objects = numbers[1];
 	flood.readers = numbers[2];
 	flood.hold_ns = numbers[3];
 	flood.stuck_ns = numbers[4];
-	flood.size = sizeof(struct rcu_head) + size;
+	flood.size = size;
 	uint64_t before = resident("VmRSS:");
 	for (uint64_t i = 0; i < flood.readers; i++)
 		pthread_create(&ids[threads++], NULL, flood_reader, (void *)(uintptr_t)(i + 1));
@@ -481,7 +481,7 @@ static size_t call_rcu_run(uint64_t size, uint64_t *numbers, size_t count)
 		footprint = (footprint + samples[taken * quarter / 4]) / 2;
 	uint64_t answer[] = {
 		took, cpu, 0, resident("VmHWM:") - before, taken ? sum / taken : 0, footprint,
-		flood.sampled ? flood.age / flood.sampled : 0, flood.oldest, 0,
+		flood.sampled ? flood.age / flood.sampled : 0, flood.oldest, 0, 0, 0, 0,
 	};
 	memcpy(numbers, answer, sizeof answer);
 	return sizeof answer / sizeof *answer;
