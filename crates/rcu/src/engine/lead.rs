@@ -101,8 +101,21 @@ impl Run {
         if engine.hurried() {
             engine.counters.expedited.add(1);
         }
+        self.note_length();
         engine.turns.end();
         engine
+    }
+
+    /// What [`super::Engine::gathering_until`] goes by. No look at the clock where nobody had to wait.
+    fn note_length(&self) {
+        let engine = self.engine;
+        if self.since != 0 {
+            let now = owlet_sys::clock::monotonic_ns();
+            engine.length.store(now.saturating_sub(self.since), Ordering::Relaxed);
+            engine.ended_at.store(now, Ordering::Relaxed);
+        } else if engine.length.load(Ordering::Relaxed) != 0 {
+            engine.length.store(0, Ordering::Relaxed);
+        }
     }
 
     /// After [`Step::Blocked`]: how long to wait before the next step; counts, and reports stalls.
@@ -171,10 +184,7 @@ pub(super) fn lead(engine: EngineRef) -> bool {
             }
         }
     }
-    if engine.hurried() {
-        engine.counters.expedited.add(1);
-    }
-    engine.turns.end();
+    run.finish();
     true
 }
 

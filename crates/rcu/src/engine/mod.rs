@@ -139,6 +139,10 @@ pub struct Engine {
     wanted: AtomicU64,
     /// When [`Engine::has_been_idle_for`] was last asked, in ns.
     asked_at: AtomicU64,
+    /// How long the last grace period waited for readers, and when it ended, if it had to sleep (ns);
+    /// 0 if it had not.
+    length: AtomicU64,
+    ended_at: AtomicU64,
     pub(crate) work: worker::Link,
     pub(crate) callbacks: Queue,
     pub(crate) free: Ledger,
@@ -205,6 +209,8 @@ impl Engine {
             expedite_until: AtomicU64::new(seq::START),
             wanted: AtomicU64::new(seq::START),
             asked_at: AtomicU64::new(0),
+            length: AtomicU64::new(0),
+            ended_at: AtomicU64::new(0),
             work: worker::Link::new(),
             callbacks: Queue::new(),
             free: Ledger::new(),
@@ -251,6 +257,7 @@ impl Engine {
         self.turns.set_seq(seq::START);
         self.expedite_until.store(seq::START, Ordering::Relaxed);
         self.wanted.store(seq::START, Ordering::Relaxed);
+        self.length.store(0, Ordering::Relaxed);
         self.counters.clear();
         self.callbacks.renew();
         self.free.renew();
@@ -371,6 +378,21 @@ impl Engine {
         let now = owlet_sys::clock::monotonic_ns();
         let last = self.asked_at.swap(now, Ordering::Relaxed);
         u128::from(now.saturating_sub(last)) >= time.as_nanos()
+    }
+
+    /// Until when (monotonic ns) a batch of deferred frees had better gather company, 0 = not at all: for a
+    /// quarter of the last grace period's length from its end, and for `most` ns at most.
+    ///
+    /// Readers that come one after the other are all inside again by the time that it is known that they left.
+    /// A grace period that begins a little later ends no later, and covers what is retired meanwhile, which
+    /// would wait for the next otherwise; and right after one ends is when most is retired, by those who
+    /// waited for room. Where readers come at random the batch is that quarter late.
+    pub(crate) fn gathering_until(&self, most: u64) -> u64 {
+        let length = self.length.load(Ordering::Relaxed);
+        if length == 0 {
+            return 0;
+        }
+        self.ended_at.load(Ordering::Relaxed).saturating_add((length / 4).min(most))
     }
 
     /// The furthest moment somebody wants brought about without waiting for it.

@@ -12,7 +12,7 @@ use owlet_sys::clock::monotonic_ns;
 use super::block::Block;
 use super::ledger::{Backpressure, bump};
 use super::queue::Queue;
-use super::store::{self, Store, TICK};
+use super::store::{self, Store, TICK, TICK_NS};
 use crate::engine::EngineRef;
 use crate::engine::pace::Futex;
 use crate::seq::{Cookie, is_at_or_after};
@@ -161,7 +161,7 @@ impl Store {
         let periods = if self.reuses() { KEPT } else { 0 };
         self.reclaim_own(SHARE, periods);
         let own = self.queues().next();
-        if own.is_some_and(|own| own.batch() < START) && !pressed {
+        if own.is_some_and(|own| own.batch() < START) && !pressed || self.gathers(engine) != 0 {
             self.arm(TICK);
         } else if !is_at_or_after(engine.wanted().0, cookie.0) && !engine.poll(cookie) {
             self.ask(engine, cookie, false);
@@ -174,6 +174,26 @@ impl Store {
                 break;
             }
         }
+    }
+
+    /// For how long (ns) what waits is still to gather company before a grace period is asked for: see
+    /// [`crate::engine::Engine::gathering_until`]. Not at all where there is no room for more.
+    pub(super) fn gathers(&'static self, engine: EngineRef) -> u64 {
+        if engine.seq_now() & 1 == 1 {
+            // What this one does not cover is looked at again when it ends.
+            return TICK_NS;
+        }
+        let until = engine.gathering_until(TICK_NS);
+        if until == 0 || engine.0.free.is_full() && !self.has_ready(engine) {
+            return 0;
+        }
+        until.saturating_sub(monotonic_ns())
+    }
+
+    /// True if blocks wait that can be freed.
+    pub(super) fn has_ready(&'static self, engine: EngineRef) -> bool {
+        let ready = |cookie| engine.poll(Cookie(cookie));
+        self.queues().any(|queue| queue.oldest().is_some_and(ready))
     }
 
     /// Has a grace period brought about: on the spot if nobody is inside, otherwise by the worker.
@@ -197,7 +217,9 @@ impl Store {
         let _aside = engine.flavour().aside();
         let own = is_freeing() || callback::is_running() || engine.flavour().holds();
         if own || backpressure == Backpressure::Expedite {
-            engine.hurry_up(engine.wanted());
+            if let Some(cookie) = self.moment(engine) {
+                self.ask(engine, cookie, true);
+            }
             bump(&self.counts.over_cap, 1);
             return;
         }
@@ -233,9 +255,9 @@ pub(super) fn help(engine: EngineRef) -> bool {
                 store.reclaim_here(usize::MAX);
             }
         }
-        if let Some(cookie) = store.newest()
-            && ledger.is_full()
-            && !engine.poll(cookie)
+        // Not for what waits for the one after: that begins when there is something in it.
+        if ledger.is_full()
+            && let Some(cookie) = store.moment(engine)
         {
             store.ask(engine, cookie, true);
         }

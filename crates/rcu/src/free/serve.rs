@@ -6,17 +6,15 @@ use core::time::Duration;
 use owlet_sys::clock::monotonic_ns;
 
 use super::reclaim::START;
-use super::store::{self, IDLE, Store, TICK, TIMER};
+use super::store::{self, IDLE, Store, TICK, TICK_NS, TIMER};
 use crate::engine::EngineRef;
+use crate::engine::pace::Futex;
 use crate::worker::{self, Need};
 
 /// Blocks freed in a row before the worker looks after other domains.
 const TURN: usize = 8;
 /// For so many ticks what is ready is left to those who may want it as memory.
 const PATIENCE: u32 = 4;
-/// How long a few full blocks may wait for more before the worker asks for a grace period.
-const TICK_NS: u64 = 4_000_000;
-
 /// Frees what is ready, closes what has been open for long, and says what the rest waits for.
 pub(crate) fn serve(engine: EngineRef) -> Option<Need> {
     engine.0.free.store()?;
@@ -39,6 +37,11 @@ impl Store {
         let tick = monotonic_ns().saturating_sub(self.looked.load(Ordering::Relaxed)) >= TICK_NS;
         let patience = if self.reuses() { PATIENCE } else { 1 };
         let again = tick && self.reclaim_from(TURN, |queue| queue.deserted() >= patience) == TURN;
+        // Those who are held up at the cap free what they find, and see what they find if they look.
+        let ledger = &engine.0.free;
+        if ledger.waiting.load(Ordering::Relaxed) != 0 && self.has_ready(engine) {
+            ledger.gate.open(&Futex::default());
+        }
         if tick && !again {
             self.looked.store(monotonic_ns(), Ordering::Relaxed);
         }
@@ -50,15 +53,14 @@ impl Store {
             again,
         };
         let open = self.serve_open(engine).map(later);
-        let full = self.newest().filter(|cookie| !engine.poll(*cookie)).map(|cookie| {
-            let ledger = &engine.0.free;
+        let full = self.moment(engine).map(|cookie| {
             let many = self.queues().any(|queue| queue.batch() >= START) || ledger.is_pressed();
             // A few are given a tick to become many, once.
             let waited = monotonic_ns().saturating_sub(self.ticking.load(Ordering::Relaxed));
             let within = if many || waited >= TICK_NS { 0 } else { TICK_NS - waited };
-            let within = Duration::from_nanos(within);
+            let within = Duration::from_nanos(within.max(self.gathers(engine)));
             // A leader in a hurry costs a fifth of a processor: only for those who are held up.
-            Need { cookie, within, expedited: ledger.is_full(), again }
+            Need { cookie, within, expedited: ledger.waiting.load(Ordering::Relaxed) != 0, again }
         });
         if full.is_none() {
             self.ticking.store(monotonic_ns(), Ordering::Relaxed);

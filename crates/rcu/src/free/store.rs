@@ -71,6 +71,9 @@ pub(crate) struct Store {
     pub(super) reuses: AtomicU32,
 }
 
+/// How long a few full blocks may wait for more before the worker asks for a grace period.
+pub(super) const TICK_NS: u64 = 4_000_000;
+
 /// How often a queue is asked for that somebody else has for some loads and stores (or for as long as it is
 /// preempted there).
 const PATIENCE: u32 = 64;
@@ -467,6 +470,16 @@ impl Store {
             // Without a worker whoever comes next sees to it.
             worker::drive(engine);
         }
+    }
+
+    /// The first moment that blocks wait for; or, of a CPU that has some that are ready, the last.
+    pub(super) fn moment(&'static self, engine: EngineRef) -> Option<Cookie> {
+        let earlier = |a, b| if crate::seq::is_at_or_after(a, b) { b } else { a };
+        let to_come = |&cookie: &u64| !engine.poll(Cookie(cookie));
+        let of = |queue: &Queue| {
+            queue.oldest().filter(to_come).or_else(|| queue.newest().filter(to_come))
+        };
+        self.queues().filter_map(of).reduce(earlier).map(Cookie)
     }
 
     /// The moment of the youngest block that waits.
