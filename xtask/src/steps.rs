@@ -17,7 +17,7 @@ pub(crate) struct Step {
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "every file is formatted", run: fmt },
     Step { name: "clippy", about: "no lint fires", run: clippy },
-    Step { name: "tests", about: "unit, integration and rule tests", run: tests },
+    Step { name: "tests", about: "unit, integration and rule tests, and the benchmarks' counts", run: tests },
     Step { name: "flags", about: "the same with sites that are a flag and a branch", run: flags },
     Step { name: "musl", about: "the foundations as a static program without glibc", run: musl },
     Step { name: "doc", about: "doc tests, and docs without a broken link", run: doc },
@@ -29,7 +29,6 @@ pub(crate) const STEPS: &[Step] = &[
         about: "torture under AddressSanitizer, if there is a nightly",
         run: asan,
     },
-    Step { name: "bench", about: "the benchmarks' counts, at their small size", run: bench },
     Step { name: "mutants", about: "every planted fault is caught", run: mutants },
 ];
 
@@ -129,27 +128,6 @@ fn asan(w: &Workspace) -> Result<()> {
     // Without the torture's own eyes: the sanitizer must see it.
     let blind = "run --seconds 10 --quarantine 0 --blind --flavours busted";
     must_fail(torture(blind), "a flavour without grace periods")
-}
-
-fn bench(w: &Workspace) -> Result<()> {
-    let names = [
-        "getuid-trace",
-        "event-cost",
-        "rcu-read",
-        "rcu-sync",
-        "rcu-poll",
-        "defer-free",
-        "rwlock-read",
-        "rwlock-write",
-        "toggle-1000",
-        "tp-hackbench",
-        "batch-attach",
-        "hit-cost",
-    ];
-    for name in names {
-        pass(w.cargo(&format!("run --release -p owlet-bench -- {name} --small")))?;
-    }
-    Ok(())
 }
 
 /// Packages with models in `tests/loom.rs`.

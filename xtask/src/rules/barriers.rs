@@ -6,14 +6,20 @@
 use super::{all_crates, split_header};
 use regex::Regex;
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
-fn letters(pattern: &str, text: &str) -> BTreeSet<String> {
-    let pattern = Regex::new(pattern).expect("a pattern");
+static IN_A_TABLE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?m)^//! \| `?\[([A-Z]\d?)\]").expect("a pattern"));
+static IN_A_COMMENT: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?:^|[\s(,])`?\[([A-Z]\d?)\](?:[^(\w\]]|$)").expect("a pattern")
+});
+
+fn letters(pattern: &Regex, text: &str) -> BTreeSet<String> {
     pattern.captures_iter(text).map(|c| c[1].to_owned()).collect()
 }
 
 fn table(text: &str) -> BTreeSet<String> {
-    letters(r"(?m)^//! \| `?\[([A-Z]\d?)\]", &split_header(text).0)
+    letters(&IN_A_TABLE, &split_header(text).0)
 }
 
 /// Letters that comments name, outside code.
@@ -21,7 +27,7 @@ fn named(text: &str) -> BTreeSet<String> {
     let comments: Vec<_> = text.lines().filter_map(|line| line.split_once("//")).collect();
     comments
         .iter()
-        .flat_map(|(_, comment)| letters(r"(?:^|[\s(,])`?\[([A-Z]\d?)\](?:[^(\w\]]|$)", comment))
+        .flat_map(|(_, comment)| letters(&IN_A_COMMENT, comment))
         .collect()
 }
 
