@@ -23,7 +23,7 @@
 //! comes here again from inside an allocator, say) is refused instead of deadlocking. `fork` takes it.
 
 use crate::error::{AttachError, DetachError};
-use crate::function::Function;
+use crate::function::{Function, NORMAL_ENTER, NORMAL_EXIT, SLEEPABLE_ENTER, SLEEPABLE_EXIT};
 use crate::list::{Entry, List};
 use crate::patch::{self, Outcome};
 use crate::program::{Flavour, Kind, NORMAL, Program, SLEEPABLE};
@@ -31,33 +31,52 @@ use crate::run::in_program;
 use crate::site::{self, Record};
 use crate::slot::LINKS;
 use core::cell::Cell;
+use core::ptr;
 use owlet_rcu::Domain;
 use owlet_sys::lock::ForkMutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::sync::{MutexGuard, Once};
 
 /// A function and its sites.
 struct Known {
     function: &'static Function,
-    sites: Vec<&'static Record>,
+    sites: Sites,
+    /// It is the tracer's own.
+    runtime: bool,
+}
+
+/// The sites of a function: mostly one.
+enum Sites {
+    One(&'static Record),
+    Several(Vec<&'static Record>),
+}
+
+impl Sites {
+    fn all(&self) -> &[&'static Record] {
+        match self {
+            Self::One(record) => core::slice::from_ref(record),
+            Self::Several(records) => records,
+        }
+    }
+
+    fn push(&mut self, record: &'static Record) {
+        match self {
+            Self::One(first) => *self = Self::Several(vec![*first, record]),
+            Self::Several(records) => records.push(record),
+        }
+    }
 }
 
 /// What the lock protects.
 struct Control {
-    /// By name, once the table was read.
+    /// By name, once the table was read. Each function knows its rank here.
     functions: Vec<Known>,
-    /// Their places in `functions`, by address.
-    places: BTreeMap<usize, usize>,
     scanned: bool,
     links: u64,
 }
 
-static CONTROL: ForkMutex<Control> = ForkMutex::new(Control {
-    functions: Vec::new(),
-    places: BTreeMap::new(),
-    scanned: false,
-    links: 0,
-});
+static CONTROL: ForkMutex<Control> =
+    ForkMutex::new(Control { functions: Vec::new(), scanned: false, links: 0 });
 
 thread_local! { static CHANGING: Cell<bool> = const { Cell::new(false) } }
 
@@ -93,8 +112,9 @@ fn lock() -> Option<Locked> {
     if !locked.scanned {
         locked.scanned = true;
         locked.functions = scan();
-        let place = |(n, known): (usize, &Known)| (core::ptr::from_ref(known.function).addr(), n);
-        locked.places = locked.functions.iter().enumerate().map(place).collect();
+        for (place, known) in locked.functions.iter().enumerate() {
+            known.function.set_rank(place);
+        }
     }
     Some(locked)
 }
@@ -121,11 +141,13 @@ fn scan() -> Vec<Known> {
     let mut by_address = BTreeMap::<usize, Known>::new();
     for record in site::table() {
         let Some(function) = record.function() else { continue };
-        by_address
-            .entry(core::ptr::from_ref(function).addr())
-            .or_insert_with(|| Known { function, sites: Vec::new() })
-            .sites
-            .push(record);
+        match by_address.entry(core::ptr::from_ref(function).addr()) {
+            btree_map::Entry::Occupied(mut known) => known.get_mut().sites.push(record),
+            btree_map::Entry::Vacant(place) => {
+                let (sites, runtime) = (Sites::One(record), is_runtime(function.name()));
+                place.insert(Known { function, sites, runtime });
+            }
+        }
     }
     let mut functions: Vec<_> = by_address.into_values().collect();
     functions.sort_by_key(|known| (known.function.name(), known.function.place()));
@@ -143,8 +165,7 @@ pub fn functions() -> Vec<&'static Function> {
 #[must_use]
 pub fn sites(function: &'static Function) -> Vec<usize> {
     let Some(control) = lock() else { return Vec::new() };
-    let known = control.functions.iter().filter(|known| core::ptr::eq(known.function, function));
-    let sites = known.flat_map(|known| &known.sites);
+    let sites = control.known(function).into_iter().flat_map(|known| known.sites.all());
     sites.filter_map(|record| record.change(true)).map(|change| change.address()).collect()
 }
 
@@ -207,10 +228,16 @@ struct Published {
     before: *mut List,
 }
 
-/// What is to be added to one function.
+/// What is to be added to one function, which is told by its place.
+#[derive(Clone, Copy)]
 struct Addition<'w> {
-    known: usize,
-    wants: Vec<&'w Want>,
+    place: usize,
+    want: &'w Want,
+}
+
+/// Additions that lie together by function, those of each in the order of the batch.
+fn by_function<'a, 'w>(additions: &'a [Addition<'w>]) -> impl Iterator<Item = &'a [Addition<'w>]> {
+    additions.chunk_by(|a, b| a.place == b.place)
 }
 
 impl Control {
@@ -228,29 +255,39 @@ impl Control {
             .sum()
     }
 
+    /// Writes what a function's lists are good for. The lists are published.
+    fn note_phases(&self, function: &'static Function) {
+        let bits = |flavour, enter: u8, exit: u8| match self.list(function, flavour).map(List::ends)
+        {
+            Some((enters, exits)) => u8::from(enters) * enter + u8::from(exits) * exit,
+            None => 0,
+        };
+        let normal = bits(Flavour::Normal, NORMAL_ENTER, NORMAL_EXIT);
+        function.set_phases(normal | bits(Flavour::Sleepable, SLEEPABLE_ENTER, SLEEPABLE_EXIT));
+    }
+
+    /// What is known of a function; nothing of one of another object.
+    fn known(&self, function: &'static Function) -> Option<&Known> {
+        self.functions.get(function.rank()?).filter(|known| ptr::eq(known.function, function))
+    }
+
     /// Step 1.
     fn plan<'w>(&self, wants: &'w [Want]) -> Result<Vec<Addition<'w>>, AttachError> {
-        let mut additions = BTreeMap::<usize, Vec<&'w Want>>::new();
+        let mut asked = Vec::with_capacity(wants.len());
         for want in wants {
-            let mut found = false;
-            let range = match &want.place {
-                Place::Pattern(_) => 0..self.functions.len(),
-                Place::Function(function) => {
-                    let at = core::ptr::from_ref(*function).addr();
-                    self.places.get(&at).map_or(0..0, |n| *n..n + 1)
+            let before = asked.len();
+            match &want.place {
+                Place::Pattern(pattern) => {
+                    let names = self.functions.iter().map(|known| known.function.name());
+                    let fits = names.enumerate().filter(|(_, name)| crate::matches(pattern, name));
+                    asked.extend(fits.map(|(place, _)| Addition { place, want }));
                 }
-            };
-            for (at, known) in self.functions.iter().enumerate().take(range.end).skip(range.start) {
-                let fits = match &want.place {
-                    Place::Pattern(pattern) => crate::matches(pattern, known.function.name()),
-                    Place::Function(_) => true,
-                };
-                if fits {
-                    found = true;
-                    self.permit(known.function, want, additions.entry(at).or_default())?;
+                Place::Function(function) => {
+                    let place = self.known(function).and_then(|known| known.function.rank());
+                    asked.extend(place.map(|place| Addition { place, want }));
                 }
             }
-            if !found {
+            if asked.len() == before {
                 let pattern = match &want.place {
                     Place::Pattern(pattern) => pattern.clone(),
                     Place::Function(function) => function.name().to_owned(),
@@ -258,27 +295,41 @@ impl Control {
                 return Err(AttachError::NoMatch { pattern });
             }
         }
-        Ok(additions.into_iter().map(|(known, wants)| Addition { known, wants }).collect())
+        asked.sort_by_key(|addition| addition.place);
+        let mut planned = Vec::with_capacity(asked.len());
+        for asked in by_function(&asked) {
+            let first = planned.len();
+            for addition in asked {
+                let (_, own) = planned.split_at(first);
+                if self.permit(addition, own)? {
+                    planned.push(*addition);
+                }
+            }
+        }
+        Ok(planned)
     }
 
-    /// Adds `want` to what is planned for a function, if it may be.
-    fn permit<'w>(
+    /// Whether an addition is to be made, if it may, after those `planned` for the same function.
+    fn permit(
         &self,
-        target: &'static Function,
-        want: &'w Want,
-        planned: &mut Vec<&'w Want>,
-    ) -> Result<(), AttachError> {
+        addition: &Addition<'_>,
+        planned: &[Addition<'_>],
+    ) -> Result<bool, AttachError> {
+        let Addition { place, want } = addition;
+        let Some(&Known { function: target, runtime, .. }) = self.functions.get(*place) else {
+            return Ok(false);
+        };
         let function = target.name();
-        if is_runtime(function) {
+        if runtime {
             return Err(AttachError::Runtime { function });
         }
         if want.program.kind() == Kind::Modify && !target.modifiable() {
             return Err(AttachError::NotModifiable { function });
         }
-        if let Some(same) = planned.iter().find(|other| other.program.same(&want.program)) {
+        if let Some(same) = planned.iter().find(|other| other.want.program.same(&want.program)) {
             // Patterns of one program are united.
-            let united = same.cookie == want.cookie;
-            return if united { Ok(()) } else { Err(AttachError::Duplicate { function }) };
+            let united = same.want.cookie == want.cookie;
+            return if united { Ok(false) } else { Err(AttachError::Duplicate { function }) };
         }
         let list = self.list(target, want.program.flavour());
         if list.is_some_and(|list| list.has(&want.program)) {
@@ -287,20 +338,25 @@ impl Control {
         if self.attached(target) + planned.len() >= LINKS {
             return Err(AttachError::TooMany { function });
         }
-        planned.push(want);
-        Ok(())
+        Ok(true)
     }
 
     /// Step 2: the new lists, and the links they will make.
     fn build(&mut self, additions: &[Addition<'_>]) -> Result<(Vec<Made>, Vec<Link>), AttachError> {
-        let mut lists = Vec::new();
-        let mut links = Vec::new();
-        for addition in additions {
-            let Some(known) = self.functions.get(addition.known) else { continue };
+        let mut lists = Vec::with_capacity(additions.len());
+        let mut links = Vec::with_capacity(additions.len());
+        let mut new = Vec::new();
+        for additions in by_function(additions) {
+            let Some(known) = additions.first().and_then(|a| self.functions.get(a.place)) else {
+                continue;
+            };
             let function = known.function;
             for flavour in [Flavour::Normal, Flavour::Sleepable] {
-                let mut new = Vec::new();
-                for want in addition.wants.iter().filter(|w| w.program.flavour() == flavour) {
+                new.clear();
+                for Addition { want, .. } in additions {
+                    if want.program.flavour() != flavour {
+                        continue;
+                    }
                     self.links += 1;
                     let program = want.program.clone();
                     new.push(Entry::new(&program, self.links, want.cookie));
@@ -322,10 +378,10 @@ impl Control {
 
     /// Steps 4 and 5: sites of `functions` are brought to what their flags say.
     fn switch(&self, functions: &[&'static Function], on: bool) -> Result<(), AttachError> {
-        let place = |f: &&'static Function| self.places.get(&core::ptr::from_ref(*f).addr());
-        let known = functions.iter().filter_map(place).filter_map(|n| self.functions.get(*n));
-        let sites = known.flat_map(|known| &known.sites);
-        let mut changes: Vec<_> = sites.filter_map(|record| record.change(on)).collect();
+        let known = functions.iter().filter_map(|function| self.known(function));
+        let sites = known.flat_map(|known| known.sites.all());
+        let mut changes = Vec::with_capacity(functions.len());
+        changes.extend(sites.filter_map(|record| record.change(on)));
         if changes.is_empty() {
             return Ok(());
         }
@@ -366,23 +422,25 @@ pub(crate) fn attach(wants: &[Want]) -> Result<Vec<Link>, AttachError> {
     let mut control = lock().ok_or(AttachError::InsideChange)?;
     let additions = control.plan(wants)?;
     let (lists, links) = control.build(&additions)?;
+    let mut fresh = Vec::with_capacity(lists.len());
     let mut published = Vec::with_capacity(lists.len());
     for Made { function, flavour, list } in lists {
+        if !function.is_on() {
+            fresh.push(function);
+        }
         let before = function.slot(flavour).publish(Box::into_raw(list));
         published.push(Published { function, flavour, before });
+        control.note_phases(function);
     }
-    let known = additions.iter().filter_map(|addition| control.functions.get(addition.known));
-    let fresh: Vec<_> = known.map(|k| k.function).filter(|function| !function.is_on()).collect();
-    fresh.iter().for_each(|function| function.set_on(true));
     let switched = control.switch(&fresh, true);
     let failed = switched.is_err();
     if failed {
-        // What was written can be written again; what was refused is off.
-        fresh.iter().for_each(|function| function.set_on(false));
-        let _ = control.switch(&fresh, false);
         for Published { function, flavour, before } in published.iter_mut().rev() {
             *before = function.slot(*flavour).publish(*before);
+            control.note_phases(function);
         }
+        // What was written can be written again; what was refused is off.
+        let _ = control.switch(&fresh, false);
     }
     drop(control);
     let mut old = Vec::with_capacity(published.len());
@@ -482,8 +540,9 @@ impl Control {
                 }
                 Err(_) => list.kill(gone),
             }
-            if function.is_on() && self.attached(function) == 0 {
-                function.set_on(false);
+            let was_on = function.is_on();
+            self.note_phases(function);
+            if was_on && !function.is_on() {
                 idle.push(function);
             }
         }

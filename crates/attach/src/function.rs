@@ -3,14 +3,15 @@
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `name` .. `modifiable` | nobody | everybody |
-//! | `on` | holder of the control lock | flag sites, relaxed |
+//! | `phases` | holder of the control lock | calls and flag sites, relaxed: a hint |
+//! | `rank` | holder of the control lock | the same; one more than it says |
 //! | `normal`, `sleepable` | holder of the control lock | calls, see `slot` |
 
 use crate::list::List;
 use crate::program::Flavour;
 use crate::slot::Slot;
 use core::fmt;
-use owlet_percpu::atomic::{AtomicBool, Ordering};
+use owlet_percpu::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// What the macro says about a function.
 #[doc(hidden)]
@@ -28,9 +29,16 @@ pub struct Description {
     pub modifiable: bool,
 }
 
+/// Bits of [`Function::phases`]: which flavour has programs for which end of a call. A session is in both.
+pub(crate) const NORMAL_ENTER: u8 = 1;
+pub(crate) const NORMAL_EXIT: u8 = 2;
+pub(crate) const SLEEPABLE_ENTER: u8 = 4;
+pub(crate) const SLEEPABLE_EXIT: u8 = 8;
+
 /// A function with `#[traced]`. Instances of a generic function are one.
 pub struct Function {
-    on: AtomicBool,
+    phases: AtomicU8,
+    rank: AtomicU32,
     pub(crate) normal: Slot<List>,
     pub(crate) sleepable: Slot<List>,
     description: Description,
@@ -42,7 +50,8 @@ impl Function {
     #[must_use]
     pub const fn new(description: Description) -> Self {
         Self {
-            on: AtomicBool::new(false),
+            phases: AtomicU8::new(0),
+            rank: AtomicU32::new(0),
             normal: Slot::new(),
             sleepable: Slot::new(),
             description,
@@ -77,11 +86,28 @@ impl Function {
     #[inline(always)]
     #[must_use]
     pub fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+        self.phases() != 0
     }
 
-    pub(crate) fn set_on(&self, on: bool) {
-        self.on.store(on, Ordering::Relaxed);
+    /// What its lists are good for. A hint, written after the lists are published: which programs run is
+    /// for a list to say, found in a section.
+    #[inline(always)]
+    pub(crate) fn phases(&self) -> u8 {
+        self.phases.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_phases(&self, phases: u8) {
+        self.phases.store(phases, Ordering::Relaxed);
+    }
+
+    /// Its rank among the functions of its object, by name, once they are known.
+    pub(crate) fn rank(&self) -> Option<usize> {
+        self.rank.load(Ordering::Relaxed).checked_sub(1).map(|rank| rank as usize)
+    }
+
+    pub(crate) fn set_rank(&self, rank: usize) {
+        let rank = u32::try_from(rank + 1).unwrap_or(0);
+        self.rank.store(rank, Ordering::Relaxed);
     }
 
     pub(crate) fn slot(&self, flavour: Flavour) -> &Slot<List> {

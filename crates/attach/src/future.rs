@@ -10,13 +10,13 @@ use core::task::{Context, Poll};
 /// What a call that is on remembers while it waits. On the heap: most calls are off.
 struct Begun<const N: usize> {
     frame: Frame,
-    captured: Captured<[RawValue; N]>,
+    captured: Captured<N>,
 }
 
 impl<const N: usize> Begun<N> {
     fn end(&mut self, phase: Phase, ret: Option<RawValue>) {
         // SAFETY: `poll`, which alone has a value, keeps it until after this.
-        unsafe { self.frame.exit(&self.captured, phase, ret) };
+        unsafe { self.frame.exit(self.captured.head(), phase, ret.as_ref()) };
     }
 }
 
@@ -39,7 +39,7 @@ impl<F, V, const N: usize> core::fmt::Debug for TracedFuture<F, V, N> {
 #[doc(hidden)]
 #[inline]
 pub fn call_async<F: Future, V: Fn(&F::Output) -> RawValue, const N: usize>(
-    captured: Option<Captured<[RawValue; N]>>,
+    captured: Option<Captured<N>>,
     body: F,
     value: V,
 ) -> TracedFuture<F, V, N> {
@@ -49,13 +49,13 @@ pub fn call_async<F: Future, V: Fn(&F::Output) -> RawValue, const N: usize>(
 
 #[cold]
 #[inline(never)]
-fn begin_slow<const N: usize>(mut captured: Captured<[RawValue; N]>) -> Option<Box<Begun<N>>> {
+fn begin_slow<const N: usize>(mut captured: Captured<N>) -> Option<Box<Begun<N>>> {
     let mut frame = Frame::new();
     // SAFETY: the body owns the arguments and has not been polled.
-    let _no_answer = unsafe { frame.enter(&captured) };
+    let exits = unsafe { frame.enter(captured.head()) };
     // The future may be dropped when what its arguments point to is not: only numbers stay.
-    captured.values.iter_mut().for_each(RawValue::forget);
-    frame.exits().then(|| Box::new(Begun { frame, captured }))
+    captured.forget();
+    exits.then(|| Box::new(Begun { frame, captured }))
 }
 
 /// Ends the call when a poll unwinds.

@@ -7,7 +7,7 @@
 
 use crate::program::{Inner, Kind, Program};
 use core::ptr::NonNull;
-use owlet_percpu::atomic::{AtomicBool, Ordering};
+use owlet_percpu::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::alloc::Layout;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) struct Entry {
     /// Never used again, in the life of the process.
     pub(crate) link: u64,
     pub(crate) cookie: u64,
-    pub(crate) kind: Kind,
+    kind: Kind,
     /// Detached, but there was no memory for a list without it.
     dead: AtomicBool,
 }
@@ -39,6 +39,12 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn live(&self) -> bool {
         !self.dead.load(Ordering::Relaxed)
+    }
+
+    /// When its program runs.
+    #[inline(always)]
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// The program.
@@ -74,13 +80,53 @@ impl Entry {
     }
 }
 
+/// The only entry of one end of a call, so that a call finds what it needs of it in two loads.
+#[derive(Debug, Default)]
+pub(crate) struct Lone {
+    /// Null if the end has no entry, or several, or one that is not of the right kind, or a dead one.
+    program: AtomicPtr<Inner>,
+    pub(crate) link: u64,
+    pub(crate) cookie: u64,
+}
+
+impl Lone {
+    fn of(entries: &[Entry], kinds: &[Kind]) -> Self {
+        match entries {
+            [Entry { program, link, cookie, kind, .. }] if kinds.contains(kind) => {
+                Self { program: AtomicPtr::new(program.as_ptr()), link: *link, cookie: *cookie }
+            }
+            _ => Self::default(),
+        }
+    }
+
+    /// The program.
+    ///
+    /// # Safety
+    /// As [`Entry::program`].
+    #[inline(always)]
+    pub(crate) unsafe fn program(&self) -> Option<&Inner> {
+        // SAFETY: the caller's.
+        unsafe { self.program.load(Ordering::Relaxed).as_ref() }
+    }
+
+    fn kill(&self) {
+        self.program.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
 /// An immutable list (`slot`, invariant 1). Never empty while published.
 #[derive(Debug)]
 pub(crate) struct List {
+    /// The only entry of `enter`, of a program of the kind `Entry`.
+    pub(crate) plain: Lone,
+    /// The only entry of `enter`, of a session.
+    pub(crate) session: Lone,
+    /// The only entry of `exit`.
+    pub(crate) last: Lone,
     /// What runs at entry, in the order in which it runs.
-    pub(crate) enter: Vec<Entry>,
+    enter: Vec<Entry>,
     /// What runs at exit, in the order in which it runs. A session is in both.
-    pub(crate) exit: Vec<Entry>,
+    exit: Vec<Entry>,
 }
 
 /// No memory for a list.
@@ -122,16 +168,46 @@ impl List {
         if fake::out_of_memory() {
             return Err(OutOfMemory);
         }
-        let mut list = Self { enter: reserved(enter, new)?, exit: reserved(exit, new)? };
+        let (old_enter, old_exit) = (enter, exit);
+        let exits = new.iter().filter(|entry| Part::Exit.has(entry)).count();
+        let enters = new.iter().filter(|entry| !matches!(entry.kind, Kind::Exit)).count();
+        let [mut enter, mut exit] =
+            [reserved(old_enter.len() + enters)?, reserved(old_exit.len() + exits)?];
         for part in [Part::Enter, Part::Modify] {
             let part = |entry: &&Entry| part.has(entry);
-            list.enter.extend(enter.iter().filter(stays).filter(part).map(Entry::again));
-            list.enter.extend(new.iter().filter(part).map(Entry::again));
+            enter.extend(old_enter.iter().filter(stays).filter(part).map(Entry::again));
+            enter.extend(new.iter().filter(part).map(Entry::again));
         }
         let part = |entry: &&Entry| Part::Exit.has(entry);
-        list.exit.extend(new.iter().rev().filter(part).map(Entry::again));
-        list.exit.extend(exit.iter().filter(stays).map(Entry::again));
-        boxed(list).map(Some)
+        exit.extend(new.iter().rev().filter(part).map(Entry::again));
+        exit.extend(old_exit.iter().filter(stays).map(Entry::again));
+        let plain = Lone::of(&enter, &[Kind::Entry]);
+        let session = Lone::of(&enter, &[Kind::Session]);
+        let last = Lone::of(&exit, &[Kind::Exit, Kind::Session]);
+        boxed(Self { plain, session, last, enter, exit }).map(Some)
+    }
+
+    /// What runs at entry.
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> &[Entry] {
+        &self.enter
+    }
+
+    /// What runs at exit.
+    #[inline(always)]
+    pub(crate) fn exit(&self) -> &[Entry] {
+        &self.exit
+    }
+
+    /// Whether anything runs at exit.
+    #[inline(always)]
+    pub(crate) fn exits(&self) -> bool {
+        !self.exit.is_empty()
+    }
+
+    /// Whether there are live entries at entry, and at exit.
+    pub(crate) fn ends(&self) -> (bool, bool) {
+        (self.enter.iter().any(Entry::live), self.exit.iter().any(Entry::live))
     }
 
     /// Every live entry once.
@@ -151,13 +227,18 @@ impl List {
         both.filter(|entry| gone(entry.link)).for_each(|entry| {
             entry.dead.store(true, Ordering::Relaxed);
         });
+        for lone in [&self.plain, &self.session, &self.last] {
+            if gone(lone.link) {
+                lone.kill();
+            }
+        }
     }
 }
 
-/// Room for `old` and `new`.
-fn reserved(old: &[Entry], new: &[Entry]) -> Result<Vec<Entry>, OutOfMemory> {
+/// Room for that many.
+fn reserved(len: usize) -> Result<Vec<Entry>, OutOfMemory> {
     let mut entries = Vec::new();
-    entries.try_reserve_exact(old.len() + new.len()).map_err(|_| OutOfMemory)?;
+    entries.try_reserve_exact(len).map_err(|_| OutOfMemory)?;
     Ok(entries)
 }
 

@@ -172,7 +172,7 @@ impl Inner {
     pub(crate) fn run(&self, call: &Call<'_>) -> Answer {
         let answer = (self.run)(call);
         if matches!(answer, Answer::Done | Answer::Word(_)) {
-            self.counters.0.add(RUNS, 1);
+            self.counters.ran();
         } else {
             self.others(answer);
         }
@@ -405,6 +405,16 @@ impl Counters {
         };
         // SAFETY: fresh zeroed memory of the right size and alignment, freed with `self` only.
         Self(unsafe { Slots::from_raw(base) })
+    }
+}
+
+impl Counters {
+    /// Counts a run.
+    #[inline(always)]
+    fn ran(&self) {
+        const { assert!(RUNS == 0) };
+        // SAFETY: the first word of the first slot.
+        unsafe { Slots::increment_at::<0>(self.0.base().cast()) };
     }
 }
 

@@ -2,16 +2,24 @@
 //!
 //! # Steps
 //! 1. The site jumps to the function's slow path, which captures the arguments and calls [`call`].
-//! 2. Entry: for each flavour that has programs, a read section, the list, each program of the entry.
+//! 2. Entry: for each flavour that has programs for it (`Function::phases`, a hint), a read section, the
+//!    list, each program of the entry.
 //! 3. The body, in no section. It may sleep, unwind, or never return.
-//! 4. Exit, if the list of step 2 had programs for it: for each flavour a section, the list of *now*, each
-//!    exit program and each session that this call began (`slot`).
+//! 4. Exit, if step 2 found that there are programs for it: for each flavour a section, the list of *now*,
+//!    each exit program and each session that this call began (`slot`).
+//!
+//! # The short way
+//! Where an end of a call has one program, a normal one, and the thread is in none, the list says all that is
+//! needed in its first words (`list::Lone`), and no [`Node`] is made. One section covers the list, its only
+//! entry, the program, its count. There are two sections when both ends have programs: none may be held over
+//! the body, and only one that began after it tells whether the program is still there.
 //!
 //! # Recursion
-//! A thread has a chain of [`Node`]s on its stack, one for each walk over a list that it is in the middle of,
-//! which says what runs there. A program that is in the chain is not run again, whether the call comes from
-//! the program itself or from a signal handler that interrupted it: the call is counted as missed and its
-//! body runs all the same, unless the program is reentrant. Nothing is in the chain while a body runs.
+//! A thread knows what runs on it ([`Running`]): the program of the short way, or a chain of [`Node`]s on its
+//! stack, one for each walk over a list that it is in the middle of, with what ran before at its end.
+//! A program that is in the chain is not run again, whether the call comes from the program itself or from a
+//! signal handler that interrupted it: the call is counted as missed and its body runs all the same, unless
+//! the program is reentrant. Nothing that a call ran is in the chain while its body runs.
 //!
 //! | instant | chain says | a handler's call of the same program |
 //! |---|---|---|
@@ -21,28 +29,66 @@
 //! # Panics
 //! A program's own shim contains them (`program`); what panicked is switched off and the walk goes on.
 
-use crate::call::{Call, Captured, Phase};
-use crate::function::Function;
+use crate::call::{Call, Captured, HeadRef, Phase};
+use crate::function::{NORMAL_ENTER, NORMAL_EXIT, SLEEPABLE_ENTER, SLEEPABLE_EXIT};
 use crate::list::{Entry, List};
 use crate::program::{Answer, Inner, Kind, NORMAL, SLEEPABLE};
 use crate::slot::{LINKS, Open};
-use crate::value::{RawValue, Value};
+use crate::value::RawValue;
 use core::cell::Cell;
 use core::ptr;
+
+/// What runs on a thread: nothing (null); the program of a walk over a list of one, around which there is no
+/// other (its address); or the innermost [`Node`] (its address and [`Running::NODE`]).
+#[derive(Clone, Copy)]
+struct Running(*const ());
 
 /// One walk over a list, on the stack of the thread that makes it.
 struct Node {
     program: Cell<*const Inner>,
-    outer: *const Node,
+    outer: Running,
 }
 
 thread_local! {
-    static RUNNING: Cell<*const Node> = const { Cell::new(ptr::null()) };
+    static RUNNING: Cell<Running> = const { Cell::new(Running::NOTHING) };
 }
 
 /// Whether the calling thread is inside a program.
 pub(crate) fn in_program() -> bool {
-    !RUNNING.get().is_null()
+    !RUNNING.get().is_nothing()
+}
+
+impl Running {
+    const NOTHING: Self = Self(ptr::null());
+    /// Nodes and programs are aligned to words.
+    const NODE: usize = 1;
+
+    #[inline(always)]
+    fn is_nothing(self) -> bool {
+        self.0.is_null()
+    }
+
+    #[inline(always)]
+    fn program(program: &Inner) -> Self {
+        Self(ptr::from_ref(program).cast())
+    }
+
+    #[inline(always)]
+    fn node(node: &Node) -> Self {
+        Self(ptr::from_ref(node).cast::<()>().wrapping_byte_add(Self::NODE))
+    }
+
+    /// The innermost program, and what runs around it.
+    fn split(self) -> Option<(*const Inner, Self)> {
+        if self.0.addr() & Self::NODE == 0 {
+            return (!self.is_nothing()).then_some((self.0.cast(), Self::NOTHING));
+        }
+        let node = self.0.wrapping_byte_sub(Self::NODE).cast::<Node>();
+        // SAFETY: nodes of the chain lie in frames of this thread that are still active: each walk takes
+        // its own out before it returns.
+        let node = unsafe { &*node };
+        Some((node.program.get(), node.outer))
+    }
 }
 
 impl Node {
@@ -51,14 +97,12 @@ impl Node {
     #[inline(never)]
     fn is_inside_slow(&self, program: &Inner) -> bool {
         let mut at = self.outer;
-        // SAFETY: nodes of the chain lie in frames of this thread that are still active: each walk takes
-        // its own out before it returns.
-        while let Some(node) = unsafe { at.as_ref() } {
-            if ptr::eq(node.program.get(), program) {
+        while let Some((running, outer)) = at.split() {
+            if ptr::eq(running, program) {
                 program.missed();
                 return true;
             }
-            at = node.outer;
+            at = outer;
         }
         false
     }
@@ -74,7 +118,7 @@ impl Node {
         if program.stopped() {
             return Answer::Missed;
         }
-        if !self.outer.is_null() && !program.reentrant && self.is_inside_slow(program) {
+        if !self.outer.is_nothing() && !program.reentrant && self.is_inside_slow(program) {
             return Answer::Missed;
         }
         call.cookie.set(entry.cookie);
@@ -83,9 +127,22 @@ impl Node {
     }
 }
 
+/// Runs a program around which none runs.
+#[inline(always)]
+fn run_alone(running: &Cell<Running>, program: &Inner, call: &Call<'_>) -> Answer {
+    if program.stopped() {
+        return Answer::Missed;
+    }
+    running.set(Running::program(program));
+    let answer = program.run(call);
+    // Programs do not unwind.
+    running.set(Running::NOTHING);
+    answer
+}
+
 /// The calling thread's chain.
 #[inline(always)]
-fn running() -> &'static Cell<*const Node> {
+fn running() -> &'static Cell<Running> {
     // Outside of `LocalKey::with`, which the compiler would not inline around it.
     let running = RUNNING.with(ptr::from_ref);
     // SAFETY: a constant thread-local without a destructor lives as long as its thread, and the reference
@@ -93,10 +150,13 @@ fn running() -> &'static Cell<*const Node> {
     unsafe { &*running }
 }
 
+const BOTH_ENDS: u8 = NORMAL_ENTER | NORMAL_EXIT;
+
 /// What a call remembers across its body.
 pub(crate) struct Frame {
-    exits: bool,
     open: Open<LINKS>,
+    /// What a modifying program answered.
+    answer: Option<u64>,
     /// Mutant M15: the lists of the entry.
     #[cfg(owlet_mutants)]
     stale: [*const List; 2],
@@ -110,72 +170,156 @@ impl Frame {
     #[inline(always)]
     pub(crate) const fn new() -> Self {
         Self {
-            exits: false,
             open: Open::new(),
+            answer: None,
             #[cfg(owlet_mutants)]
             stale: [ptr::null(); 2],
         }
     }
 
-    /// Whether there is something to do at exit.
-    #[inline(always)]
-    pub(crate) const fn exits(&self) -> bool {
-        self.exits
-    }
-
-    /// Runs the programs of the entry; what a modifying one answers.
+    /// Runs the programs of the entry; whether there is something to do at exit.
+    ///
+    /// The short way is that of one normal program on a thread that is in none.
     ///
     /// # Safety
     /// The arguments are alive.
     #[inline(never)]
-    pub(crate) unsafe fn enter(&mut self, captured: &Captured) -> Option<u64> {
-        let Function { normal, sleepable, .. } = captured.function;
-        let mut answer = None;
-        if !normal.is_empty() {
-            let token = NORMAL.read_lock();
-            // SAFETY: in a section of the list's domain.
-            if let Some(list) = unsafe { normal.read().as_ref() } {
-                #[cfg(owlet_mutants)]
-                (self.stale[0] = list);
-                // SAFETY: the caller's.
-                answer = unsafe { self.enter_list(list, captured) };
-            }
+    pub(crate) unsafe fn enter(&mut self, captured: HeadRef<'_>) -> bool {
+        let function = captured.head().function;
+        match function.phases() {
+            NORMAL_ENTER => {}
+            // SAFETY: the caller's.
+            BOTH_ENDS => return unsafe { self.enter_and_exit(captured) },
+            // SAFETY: the caller's.
+            _ => return unsafe { self.enter_several(captured) },
+        }
+        let token = NORMAL.read_lock();
+        let running = running();
+        // SAFETY: in a section of the list's domain.
+        if let Some(list) = unsafe { function.normal.read().as_ref() }
+            // SAFETY: in that section.
+            && let Some(program) = unsafe { list.plain.program() }
+            && running.get().is_nothing()
+        {
+            // SAFETY: the caller's.
+            let call = unsafe { Call::new(captured, None, Phase::Entry, list.plain.cookie) };
+            let _ = run_alone(running, program, &call);
             // SAFETY: taken above, on this thread; nothing in between unwinds.
             unsafe { NORMAL.read_unlock(token) };
+            return false;
         }
-        if !sleepable.is_empty() {
+        // SAFETY: the caller's; the token was taken above.
+        unsafe { self.enter_locked(captured, token) }
+    }
+
+    /// [`Frame::enter`] where there is something to do at exit, too.
+    ///
+    /// # Safety
+    /// As [`Frame::enter`].
+    #[inline(never)]
+    unsafe fn enter_and_exit(&mut self, captured: HeadRef<'_>) -> bool {
+        let function = captured.head().function;
+        let token = NORMAL.read_lock();
+        let running = running();
+        // SAFETY: in a section of the list's domain.
+        if let Some(list) = unsafe { function.normal.read().as_ref() }
+            && running.get().is_nothing()
+            && list.exits()
+        {
+            #[cfg(owlet_mutants)]
+            (self.stale[0] = list);
             // SAFETY: the caller's.
-            answer = answer.or(unsafe { self.enter_sleepable(captured) });
+            let call = |cookie| unsafe { Call::new(captured, None, Phase::Entry, cookie) };
+            // SAFETY: in the section.
+            if let Some(program) = unsafe { list.session.program() } {
+                let call = call(list.session.cookie);
+                if matches!(run_alone(running, program, &call), Answer::Done) {
+                    self.open.push(list.session.link, call.session());
+                }
+                // SAFETY: taken above, on this thread; nothing in between unwinds.
+                unsafe { NORMAL.read_unlock(token) };
+                return true;
+            }
+            // SAFETY: in the section.
+            if let Some(program) = unsafe { list.plain.program() } {
+                let _ = run_alone(running, program, &call(list.plain.cookie));
+                // SAFETY: as above.
+                unsafe { NORMAL.read_unlock(token) };
+                return true;
+            }
         }
-        answer
+        // SAFETY: the caller's; the token was taken above.
+        unsafe { self.enter_locked(captured, token) }
+    }
+
+    /// Both flavours, or a call that needs no section before its exit.
+    ///
+    /// # Safety
+    /// As [`Frame::enter`].
+    #[inline(never)]
+    unsafe fn enter_several(&mut self, captured: HeadRef<'_>) -> bool {
+        let phases = captured.head().function.phases();
+        let mut exits = phases & (NORMAL_EXIT | SLEEPABLE_EXIT) != 0;
+        // The mutant wants to have seen the list.
+        if phases & NORMAL_ENTER != 0 || (cfg!(owlet_mutants) && phases & NORMAL_EXIT != 0) {
+            // SAFETY: the caller's; the token is new.
+            exits |= unsafe { self.enter_locked(captured, NORMAL.read_lock()) };
+        }
+        if phases & SLEEPABLE_ENTER != 0 || (cfg!(owlet_mutants) && phases & SLEEPABLE_EXIT != 0) {
+            // SAFETY: the caller's.
+            exits |= unsafe { self.enter_sleepable(captured) };
+        }
+        exits
+    }
+
+    /// Any list of normal programs.
+    ///
+    /// # Safety
+    /// As [`Frame::enter`]; this ends the section that `token` stands for.
+    #[inline(never)]
+    unsafe fn enter_locked(&mut self, captured: HeadRef<'_>, token: u32) -> bool {
+        let mut exits = false;
+        // SAFETY: in a section of the list's domain.
+        if let Some(list) = unsafe { captured.head().function.normal.read().as_ref() } {
+            #[cfg(owlet_mutants)]
+            (self.stale[0] = list);
+            exits = list.exits();
+            // SAFETY: the caller's.
+            unsafe { self.enter_list(list, captured) };
+        }
+        // SAFETY: the caller's; nothing in between unwinds.
+        unsafe { NORMAL.read_unlock(token) };
+        exits
     }
 
     /// # Safety
     /// As [`Frame::enter`].
     #[inline(never)]
-    unsafe fn enter_sleepable(&mut self, captured: &Captured) -> Option<u64> {
+    unsafe fn enter_sleepable(&mut self, captured: HeadRef<'_>) -> bool {
         let _section = SLEEPABLE.read();
         // SAFETY: in a section of the list's domain.
-        let list = unsafe { captured.function.sleepable.read().as_ref() }?;
+        let list = unsafe { captured.head().function.sleepable.read().as_ref() };
+        let Some(list) = list else { return false };
         #[cfg(owlet_mutants)]
         (self.stale[1] = list);
         // SAFETY: the caller's.
-        unsafe { self.enter_list(list, captured) }
+        unsafe { self.enter_list(list, captured) };
+        list.exits()
     }
 
     /// # Safety
     /// As [`Frame::enter`].
     #[inline(always)]
-    unsafe fn enter_list(&mut self, list: &List, captured: &Captured) -> Option<u64> {
-        self.exits |= !list.exit.is_empty();
+    unsafe fn enter_list(&mut self, list: &List, captured: HeadRef<'_>) {
         // SAFETY: the caller's.
-        let call = unsafe { Call::new(captured, None, Phase::Entry) };
+        let call = unsafe { Call::new(captured, None, Phase::Entry, 0) };
+        // A flavour's modifying programs have a say among themselves, the other's do not hear of it.
         let mut decided = None;
         let running = running();
         let node = Node { program: Cell::new(ptr::null()), outer: running.get() };
-        running.set(&raw const node);
-        for entry in &list.enter {
-            if entry.kind == Kind::Entry {
+        running.set(Running::node(&node));
+        for entry in list.enter() {
+            if entry.kind() == Kind::Entry {
                 let _ = node.run(entry, &call);
             } else {
                 self.enter_other(entry, &node, &call, &mut decided);
@@ -183,7 +327,7 @@ impl Frame {
         }
         // Programs do not unwind.
         running.set(node.outer);
-        decided
+        self.answer = self.answer.or(decided);
     }
 
     /// A session or a modifying program.
@@ -195,7 +339,7 @@ impl Frame {
         call: &Call<'_>,
         decided: &mut Option<u64>,
     ) {
-        let modify = entry.kind == Kind::Modify;
+        let modify = entry.kind() == Kind::Modify;
         if modify && decided.is_some() {
             return;
         }
@@ -210,34 +354,75 @@ impl Frame {
     /// Runs the programs of the exit.
     ///
     /// # Safety
-    /// What `ret` borrows is alive.
+    /// What `ret` borrows is alive; the phase is not the entry.
     #[inline(never)]
-    pub(crate) unsafe fn exit(&mut self, captured: &Captured, phase: Phase, ret: Option<RawValue>) {
-        // SAFETY: the caller's.
-        let ret = ret.map(|raw| unsafe { raw.get(true) });
-        let ret = ret.as_ref();
-        let Function { normal, sleepable, .. } = captured.function;
-        if !sleepable.is_empty() {
-            self.exit_sleepable(captured, phase, ret);
+    pub(crate) unsafe fn exit(
+        &mut self,
+        captured: HeadRef<'_>,
+        phase: Phase,
+        ret: Option<&RawValue>,
+    ) {
+        debug_assert!(!phase.is_entry());
+        let function = captured.head().function;
+        // SAFETY: not the entry; of `ret`, the caller's.
+        let call = unsafe { Call::new(captured, ret, phase, 0) };
+        if function.phases() & !NORMAL_ENTER != NORMAL_EXIT {
+            return self.exit_several(&call);
         }
-        if !normal.is_empty() {
-            let token = NORMAL.read_lock();
-            // SAFETY: in a section of the list's domain.
-            if let Some(list) = unsafe { self.list_at_exit(normal.read(), 0).as_ref() } {
-                self.exit_list(list, captured, phase, ret);
+        let token = NORMAL.read_lock();
+        let running = running();
+        // SAFETY: in a section of the list's domain.
+        if let Some(list) = unsafe { self.list_at_exit(function.normal.read(), 0).as_ref() }
+            // SAFETY: in that section.
+            && let Some(program) = unsafe { list.last.program() }
+            && running.get().is_nothing()
+        {
+            if program.kind == Kind::Exit || self.is_begun(list.last.link, &call) {
+                call.cookie.set(list.last.cookie);
+                let _ = run_alone(running, program, &call);
             }
             // SAFETY: taken above, on this thread; nothing in between unwinds.
-            unsafe { NORMAL.read_unlock(token) };
+            return unsafe { NORMAL.read_unlock(token) };
         }
+        self.exit_locked(&call, token);
+    }
+
+    /// Whether this call began a link's session; if so, `call` has its word.
+    #[inline(always)]
+    fn is_begun(&self, link: u64, call: &Call<'_>) -> bool {
+        self.open.find(link).map(|word| call.set_session(word)).is_some()
     }
 
     #[inline(never)]
-    fn exit_sleepable(&mut self, captured: &Captured, phase: Phase, ret: Option<&Value<'_>>) {
+    fn exit_several(&self, call: &Call<'_>) {
+        let phases = call.function().phases();
+        if phases & SLEEPABLE_EXIT != 0 {
+            self.exit_sleepable(call);
+        }
+        if phases & NORMAL_EXIT != 0 {
+            self.exit_locked(call, NORMAL.read_lock());
+        }
+    }
+
+    /// Any list of normal programs. Ends the section that `token` stands for.
+    #[inline(never)]
+    fn exit_locked(&self, call: &Call<'_>, token: u32) {
+        let now = call.function().normal.read();
+        // SAFETY: in a section of the list's domain.
+        if let Some(list) = unsafe { self.list_at_exit(now, 0).as_ref() } {
+            self.exit_list(list, call);
+        }
+        // SAFETY: taken by the caller, on this thread, for this; nothing in between unwinds.
+        unsafe { NORMAL.read_unlock(token) };
+    }
+
+    #[inline(never)]
+    fn exit_sleepable(&self, call: &Call<'_>) {
         let _section = SLEEPABLE.read();
-        let now = captured.function.sleepable.read();
+        let now = call.function().sleepable.read();
         // SAFETY: in a section of the list's domain.
         if let Some(list) = unsafe { self.list_at_exit(now, 1).as_ref() } {
-            self.exit_list(list, captured, phase, ret);
+            self.exit_list(list, call);
         }
     }
 
@@ -255,20 +440,15 @@ impl Frame {
     }
 
     #[inline(always)]
-    fn exit_list(&self, list: &List, captured: &Captured, phase: Phase, ret: Option<&Value<'_>>) {
-        debug_assert!(!phase.is_entry());
-        // SAFETY: not the entry.
-        let call = unsafe { Call::new(captured, ret, phase) };
+    fn exit_list(&self, list: &List, call: &Call<'_>) {
         let running = running();
         let node = Node { program: Cell::new(ptr::null()), outer: running.get() };
-        running.set(&raw const node);
-        for entry in &list.exit {
-            if entry.kind == Kind::Session {
-                // Not begun by this call: no end.
-                let Some(word) = self.open.find(entry.link) else { continue };
-                call.set_session(word);
+        running.set(Running::node(&node));
+        for entry in list.exit() {
+            // A session that this call has not begun has no end.
+            if entry.kind() != Kind::Session || self.is_begun(entry.link, call) {
+                let _ = node.run(entry, call);
             }
-            let _ = node.run(entry, &call);
         }
         // Programs do not unwind.
         running.set(node.outer);
@@ -278,13 +458,14 @@ impl Frame {
 /// Runs the exit's programs when the body unwinds.
 struct Unwinding<'f> {
     frame: &'f mut Frame,
-    captured: &'f Captured,
+    captured: HeadRef<'f>,
+    exits: bool,
 }
 
 impl Drop for Unwinding<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.frame.exits {
+        if self.exits {
             // SAFETY: no value.
             unsafe { self.frame.exit(self.captured, Phase::Unwound, None) };
         }
@@ -297,20 +478,20 @@ impl Drop for Unwinding<'_> {
 /// There is one of these for each function, so what does not depend on the function is elsewhere.
 #[doc(hidden)]
 #[inline(never)]
-pub fn call<R>(
-    captured: &Captured,
+pub fn call<R, const N: usize>(
+    captured: &Captured<N>,
     body: impl FnOnce() -> R,
     value: impl FnOnce(&R) -> RawValue,
 ) -> R {
-    let mut frame = Frame::new();
+    let (mut frame, captured) = (Frame::new(), captured.head());
     // SAFETY: `body` owns the arguments and has not run.
-    unsafe { frame.enter(captured) };
-    let unwinding = Unwinding { frame: &mut frame, captured };
+    let exits = unsafe { frame.enter(captured) };
+    let unwinding = Unwinding { frame: &mut frame, captured, exits };
     let ret = body();
     core::mem::forget(unwinding);
-    if frame.exits {
+    if exits {
         // SAFETY: what was captured borrows `ret`, which lives until after the exit.
-        unsafe { frame.exit(captured, Phase::Return, Some(value(&ret))) };
+        unsafe { frame.exit(captured, Phase::Return, Some(&value(&ret))) };
     }
     ret
 }
@@ -318,21 +499,22 @@ pub fn call<R>(
 /// As [`call`], of a function whose result a program may decide: `convert` turns its word into it.
 #[doc(hidden)]
 #[inline(never)]
-pub fn call_modifiable<R>(
-    captured: &Captured,
+pub fn call_modifiable<R, const N: usize>(
+    captured: &Captured<N>,
     body: impl FnOnce() -> R,
     value: impl FnOnce(&R) -> RawValue,
     convert: impl FnOnce(u64) -> R,
 ) -> R {
-    let mut frame = Frame::new();
+    let (mut frame, captured) = (Frame::new(), captured.head());
     // SAFETY: `body` owns the arguments and has not run.
-    let answer = unsafe { frame.enter(captured) };
-    let unwinding = Unwinding { frame: &mut frame, captured };
+    let exits = unsafe { frame.enter(captured) };
+    let answer = frame.answer;
+    let unwinding = Unwinding { frame: &mut frame, captured, exits };
     let ret = answer.map_or_else(body, convert);
     core::mem::forget(unwinding);
-    if frame.exits {
+    if exits {
         // SAFETY: as in `call`.
-        unsafe { frame.exit(captured, Phase::Return, Some(value(&ret))) };
+        unsafe { frame.exit(captured, Phase::Return, Some(&value(&ret))) };
     }
     ret
 }

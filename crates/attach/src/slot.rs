@@ -69,12 +69,6 @@ impl<L> Slot<L> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Whether there is no list. A hint: relaxed.
-    #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Relaxed).is_null()
-    }
-
     /// The list, valid while the caller is in a section of its domain that began before, or holds the
     /// control lock.
     #[inline(always)]

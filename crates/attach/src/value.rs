@@ -285,6 +285,25 @@ impl RawValue {
         }
     }
 
+    /// [`Value::word`] of [`RawValue::get`], without following an address.
+    #[inline(always)]
+    pub(crate) fn word(&self, entry: bool) -> u64 {
+        match *self {
+            Self::Plain(Value::Unsigned(n)) => n,
+            _ => self.word_slow(entry),
+        }
+    }
+
+    #[inline(never)]
+    fn word_slow(&self, entry: bool) -> u64 {
+        match *self {
+            Self::Plain(value) => value.word(),
+            Self::Text(text, lasts) if entry || lasts => text.addr() as u64,
+            Self::Bytes(bytes, lasts) if entry || lasts => bytes.addr() as u64,
+            Self::Text(..) | Self::Bytes(..) => 0,
+        }
+    }
+
     /// The value again.
     ///
     /// # Safety

@@ -13,14 +13,15 @@
 //! threads. `--gp-ms` is how long the Tasks-like grace period of `before` and `source` is; 100 is the
 //! kernel's. Rows that would take minutes are left out and said so.
 //!
-//! Counts are of one run and gate. `cycles` is null where the machine counts none, as here; `cpu_us` is CPU
-//! time of the thread that attaches and detaches.
+//! Counts are of one run and gate. `cycles` are those of the thread that attaches and detaches, by
+//! `perf_event_open`; null, and said so, where the machine counts none, as here. `cpu_us` is its CPU time.
 
 use crate::Options;
+use crate::harness::cycles::Cycles;
 use crate::harness::report::{Bound, Kind, Report, Table, number, rounded};
 use crate::harness::stats::median;
 use crate::harness::worker::Worker;
-use crate::peers::batch::{Answer, Took};
+use crate::peers::batch::{Answer, Took, UNCOUNTED};
 use anyhow::{Result, anyhow};
 use clap::Args;
 use serde::Serialize;
@@ -59,6 +60,7 @@ struct Line {
     cpu_us: Option<f64>,
     detach_cpu_us: Option<f64>,
     cycles: Option<f64>,
+    detach_cycles: Option<f64>,
 }
 
 const SIZES: [u64; 5] = [1, 16, 128, 1024, 10_000];
@@ -93,6 +95,10 @@ pub(crate) fn run(ask: &BatchAttach, report: &mut Report) -> Result<()> {
         "callers",
         &format!("{} threads; sleeping: {SLEEPERS}, {SLEEP_US} us a call", ask.threads),
     );
+    match Cycles::open() {
+        Ok(counted) => report.parameter("cycles", &counted.to_string()),
+        Err(error) => report.parameter("cycles", &format!("not counted: {error}")),
+    }
     let mut workers = BTreeMap::new();
     for peer in ["batch", "batch-mdwe", "uprobe-batch"] {
         match Worker::start(peer, &[]).unwrap_or_else(|error| Err(format!("{error:#}"))) {
@@ -188,6 +194,13 @@ impl Bench<'_> {
         median(&rows.iter().map(|answer| f(answer) as f64).collect::<Vec<_>>())
     }
 
+    /// The median of a row's cycles, if they were counted.
+    fn cycles(&self, key: Key, f: fn(&Answer) -> u64) -> f64 {
+        let counted =
+            self.rows.get(&key).is_some_and(|rows| rows.iter().all(|a| f(a) != UNCOUNTED));
+        if counted { self.of(key, f) } else { f64::NAN }
+    }
+
     /// The largest of a row.
     fn most(&self, key: Key, f: impl Fn(&Answer) -> u64) -> Option<u64> {
         self.rows.get(&key)?.iter().map(f).max()
@@ -236,7 +249,8 @@ impl Bench<'_> {
                 writes: count(|a| a.attach.writes),
                 cpu_us: rounded(ours(self.of(key, |a| a.attach.cpu_ns) / 1e3)),
                 detach_cpu_us: rounded(ours(self.of(key, |a| a.detach.cpu_ns) / 1e3)),
-                cycles: None,
+                cycles: rounded(ours(self.cycles(key, |a| a.attach.cycles))),
+                detach_cycles: rounded(ours(self.cycles(key, |a| a.detach.cycles))),
             };
             let float = |value: Option<f64>, n| number(value.unwrap_or(f64::NAN), n);
             table.row(vec![

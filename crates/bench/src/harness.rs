@@ -10,6 +10,7 @@
 //! calls over long runs by a seccomp filter ([`syscalls`]).
 
 pub(crate) mod contenders;
+pub(crate) mod cycles;
 pub(crate) mod inner;
 pub(crate) mod machine;
 pub(crate) mod report;

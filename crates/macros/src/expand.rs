@@ -98,11 +98,11 @@ fn expand(options: TokenStream, item: TokenStream, root: &str) -> Result<TokenSt
                 #root::__traced_site!(__OWLET_FUNCTION, {
                     #[allow(unused_imports)]
                     use #root::__private::{CaptureName as _, CaptureShape as _, CaptureValue as _};
-                    break #site ::core::option::Option::Some(#root::__private::Captured {
-                        function: &__OWLET_FUNCTION,
-                        ip: #root::__private::here(&__OWLET_FUNCTION),
-                        values: [#(#values),*],
-                    })
+                    break #site ::core::option::Option::Some(#root::__private::Captured::new(
+                        &__OWLET_FUNCTION,
+                        #root::__private::here(&__OWLET_FUNCTION),
+                        [#(#values),*],
+                    ))
                 });
                 ::core::option::Option::None
             };

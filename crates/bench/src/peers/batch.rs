@@ -9,6 +9,7 @@
 //! variants `before` and `source` wait for together with one of Tasks-Trace, is as long as a registered
 //! thread takes that has a quiescent state every GP_US.
 
+use crate::harness::cycles::Cycles;
 use crate::harness::serve::{Case, clock};
 use anyhow::{Result, bail, ensure};
 use owlet_attach::__private::{CaptureValue as _, Captured, Description, Wrap, call, here};
@@ -102,7 +103,7 @@ unsafe extern "C" {
 /// What the attribute puts behind the label of a site.
 extern "C" fn slow(n: u64, index: u32) -> u64 {
     let function = &ALL[index as usize];
-    let captured = Captured { function, ip: here(function), values: [(&&&Wrap(&n)).capture()] };
+    let captured = Captured::new(function, here(function), [(&&&Wrap(&n)).capture()]);
     call(&captured, move || n + 1, |ret| (&&&Wrap(ret)).capture())
 }
 
@@ -133,7 +134,12 @@ pub(crate) struct Took {
     pub(crate) membarriers: u64,
     pub(crate) mprotects: u64,
     pub(crate) writes: u64,
+    /// Of the thread that attached; [`UNCOUNTED`] where the machine counts none.
+    pub(crate) cycles: u64,
 }
+
+/// Cycles that nobody counted.
+pub(crate) const UNCOUNTED: u64 = u64::MAX;
 
 /// Of attaching, of detaching, and what the threads saw meanwhile.
 #[derive(Clone, Copy, Default)]
@@ -145,12 +151,15 @@ pub(crate) struct Answer {
     pub(crate) first_hit_ns: u64,
 }
 
-const NUMBERS: usize = 15;
+const NUMBERS: usize = 17;
 
 impl Answer {
     fn numbers(&self) -> Vec<u64> {
-        let took =
-            |t: &Took| [t.wall_ns, t.cpu_ns, t.grace_periods, t.membarriers, t.mprotects, t.writes];
+        let took = |t: &Took| {
+            let Took { wall_ns, cpu_ns, grace_periods, membarriers, mprotects, writes, cycles } =
+                *t;
+            [wall_ns, cpu_ns, grace_periods, membarriers, mprotects, writes, cycles]
+        };
         let mut all = [took(&self.attach), took(&self.detach)].concat();
         all.extend([self.calls, self.wrong, self.first_hit_ns]);
         all
@@ -166,9 +175,10 @@ impl Answer {
             membarriers: n[3],
             mprotects: n[4],
             writes: n[5],
+            cycles: n[6],
         };
-        let (attach, detach) = (took(&numbers[..6]), took(&numbers[6..12]));
-        let (calls, wrong, first_hit_ns) = (numbers[12], numbers[13], numbers[14]);
+        let (attach, detach) = (took(&numbers[..7]), took(&numbers[7..14]));
+        let (calls, wrong, first_hit_ns) = (numbers[14], numbers[15], numbers[16]);
         Ok(Self { attach, detach, calls, wrong, first_hit_ns })
     }
 }
@@ -324,7 +334,8 @@ fn measure(
     attach: Attach,
     detach: Detach,
 ) -> Result<Answer> {
-    let before = Now::take();
+    let counter = Cycles::open().ok();
+    let before = Now::take(counter.as_ref());
     let (all, waits) = attach(request, programs)?;
     let attached = before.until(waits);
     let hit = clock(libc::CLOCK_MONOTONIC);
@@ -332,14 +343,16 @@ fn measure(
     let first_hit_ns = clock(libc::CLOCK_MONOTONIC) - hit;
     ensure!(programs.iter().all(|program| program.stats().runs > 0), "a program did not run");
     std::thread::sleep(Duration::from_millis(2));
-    let before = Now::take();
+    let before = Now::take(counter.as_ref());
     let waits = detach(all)?;
     let detach = before.until(waits);
     Ok(Answer { attach: attached, detach, first_hit_ns, ..Answer::default() })
 }
 
 /// Clocks and counters.
-struct Now {
+struct Now<'c> {
+    counter: Option<&'c Cycles>,
+    cycles: Option<u64>,
     wall: u64,
     cpu: u64,
     calls: [u64; 2],
@@ -347,8 +360,8 @@ struct Now {
     patch: patch::Counts,
 }
 
-impl Now {
-    fn take() -> Self {
+impl<'c> Now<'c> {
+    fn take(counter: Option<&'c Cycles>) -> Self {
         let patch = patch::counts();
         let (normal, sleepable) = owlet_attach::grace_periods();
         let own = [TASKS.stats(), TRACE.stats()];
@@ -357,6 +370,8 @@ impl Now {
             membarriers: membarriers.sum::<u64>() + patch.syncs,
             calls: [normal.calls, sleepable.calls],
             patch,
+            counter,
+            cycles: counter.and_then(Cycles::now),
             cpu: clock(libc::CLOCK_THREAD_CPUTIME_ID),
             wall: clock(libc::CLOCK_MONOTONIC),
         }
@@ -364,7 +379,8 @@ impl Now {
 
     fn until(&self, waits: u64) -> Took {
         let (wall, cpu) = (clock(libc::CLOCK_MONOTONIC), clock(libc::CLOCK_THREAD_CPUTIME_ID));
-        let now = Self::take();
+        let cycles = self.counter.and_then(Cycles::now);
+        let now = Self::take(None);
         // One wait for both flavours is one.
         let calls = now.calls.iter().zip(self.calls).map(|(now, before)| now - before).max();
         let written = |c: patch::Counts| c.mem_writes + c.window_writes;
@@ -375,6 +391,7 @@ impl Now {
             membarriers: now.membarriers - self.membarriers,
             mprotects: 2 * (now.patch.windows - self.patch.windows),
             writes: written(now.patch) - written(self.patch),
+            cycles: cycles.zip(self.cycles).map_or(UNCOUNTED, |(now, before)| now - before),
         }
     }
 }

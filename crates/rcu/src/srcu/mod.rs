@@ -187,8 +187,12 @@ impl Srcu {
     /// one is the forked copy of), and has not been given back.
     #[inline]
     pub unsafe fn read_unlock(&self, token: u32) {
-        if let Some(at) = self.tagged() {
-            leave(at, token);
+        // Acquire: as in tagged().
+        let at = self.block.load(Ordering::Acquire);
+        // SAFETY: null, or what block_slow() stored.
+        match unsafe { Tagged::near_at(at) } {
+            Some((_, block)) => leave_near(block, token),
+            None => self.unlock_slow(token),
         }
     }
 
@@ -212,6 +216,14 @@ impl Srcu {
         // SAFETY: the index of a near block.
         unsafe { held::down(index) };
         self.enter()
+    }
+
+    /// The end of a section of a far or fenced domain.
+    #[inline(never)]
+    fn unlock_slow(&self, token: u32) {
+        if let Some(at) = self.tagged() {
+            leave_far(at, token);
+        }
     }
 
     /// The first section of a domain, and those of far or fenced ones.
@@ -358,7 +370,14 @@ impl Drop for SrcuGuard<'_> {
 /// The end of a section that this thread began.
 #[inline(always)]
 fn leave(at: Tagged, token: u32) {
-    let Some(block) = at.near() else { return leave_far(at, token) };
+    match at.near() {
+        Some(block) => leave_near(block, token),
+        None => leave_far(at, token),
+    }
+}
+
+#[inline(always)]
+fn leave_near(block: BlockRef, token: u32) {
     block.note_exit();
     // [R2] pairs with [F] and [H]: release. Orders the section's accesses before the exit.
     // SAFETY: tokens are indices of the block, whose words these are.
