@@ -30,7 +30,8 @@
 //! - Domains one of whose guards has been given back by another thread than took it: their sections
 //!   cannot be told by thread, and are left out from then on. While such a guard is on its way its
 //!   section counts as the taker's, also in the graph of waits, unless it went as a
-//!   [`RawSection`](crate::RawSection): that is nobody's.
+//!   [`RawSection`](crate::RawSection): that is nobody's. The same goes for holds of locks: whoever waits
+//!   for a lock while a guard of it that he has sent elsewhere lives is refused, as if he held it.
 //! - A shared and an exclusive hold of a lock are one: two readers that take two locks in opposite
 //!   order are reported, since a writer waiting between them would be the deadlock.
 //!

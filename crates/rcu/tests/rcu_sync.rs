@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use owlet_rcu::Srcu;
 use owlet_rcu::rcu_sync::grace::{Expedited, GracePeriod, HeavyFence, Normal};
@@ -35,7 +35,12 @@ impl Manual {
 
     /// Until `n` threads have begun to wait.
     fn expect_waits(&self, n: u64) {
+        let begun = Instant::now();
         while self.waits.load(Ordering::SeqCst) < n {
+            if begun.elapsed() > Duration::from_secs(60) {
+                eprintln!("{n} threads were to wait for a grace period");
+                std::process::abort();
+            }
             thread::yield_now();
         }
     }
@@ -225,6 +230,30 @@ fn rs_07_entering_without_waiting() {
     assert!(sync.is_idle());
 }
 
+/// RS-07: what was begun without waiting can be waited for, together with others, and that is counted.
+#[test]
+fn rs_07_waiting_for_what_was_begun() {
+    let gp = Manual::default();
+    let sync = RcuSync::new(&gp);
+    let (one, other) = (sync.enter_async(), sync.enter_async());
+    let inside = AtomicU64::new(0);
+    thread::scope(|s| {
+        for entering in [one, other] {
+            let inside = &inside;
+            s.spawn(move || {
+                let slow = entering.wait();
+                inside.fetch_add(1, Ordering::SeqCst);
+                drop(slow);
+            });
+        }
+        gp.expect_waits(2);
+        assert_eq!((inside.load(Ordering::SeqCst), gp.asked()), (0, 1));
+        gp.end();
+    });
+    assert_eq!((inside.into_inner(), sync.stats().blocking), (2, 2));
+    gp.end();
+}
+
 /// RS-07: all give up; readers are fast again at once, and what they had asked for opens nothing later.
 #[test]
 fn rs_07_all_give_up() {
@@ -258,6 +287,9 @@ fn protects<G: GracePeriod>(domain: &Srcu, sync: &RcuSync<G>) {
                     let section = domain.read();
                     if sync.is_idle() {
                         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                        if count.load(Ordering::Relaxed) % 64 == 1 {
+                            thread::yield_now();
+                        }
                         let now = data.load(Ordering::Relaxed);
                         assert!(now >= last && now.is_multiple_of(2), "{now} after {last}");
                         last = now;
@@ -288,6 +320,58 @@ fn protects<G: GracePeriod>(domain: &Srcu, sync: &RcuSync<G>) {
     });
     let stats = sync.stats();
     assert!(stats.blocking >= ROUNDS / 4 - 1, "{stats:?}: readers were fast in between");
+    assert!(stats.asked >= ROUNDS / 4 - 1, "{stats:?}: after a grace period each time");
+}
+
+/// RS-02: whoever enters waits for a section whose reader is on the short cut.
+#[test]
+fn rs_02_a_reader_on_the_short_cut_is_waited_for() {
+    let domain = Srcu::new();
+    for expedited in [false, true] {
+        let entered = AtomicBool::new(false);
+        let section = domain.read();
+        thread::scope(|s| {
+            let enter = |slow: &dyn Fn()| {
+                slow();
+                entered.store(true, Ordering::SeqCst);
+            };
+            let (normal, hurried) =
+                (RcuSync::new(Normal(&domain)), RcuSync::new(Expedited(&domain)));
+            assert!(normal.is_idle() && hurried.is_idle());
+            s.spawn(move || {
+                if expedited {
+                    enter(&|| drop(hurried.enter()));
+                } else {
+                    enter(&|| drop(normal.enter()));
+                }
+            });
+            thread::sleep(Duration::from_millis(100));
+            assert!(!entered.load(Ordering::SeqCst), "a section is open");
+            drop(section);
+        });
+        assert!(entered.into_inner());
+    }
+}
+
+/// RS-03: no reader is fast before the end of a grace period that began after the last exit.
+#[test]
+fn rs_03_a_section_from_before_the_exit_keeps_readers_slow() {
+    let domain = Srcu::new();
+    let sync = RcuSync::new(Normal(&domain));
+    for _ in 0..3 {
+        let slow = sync.enter();
+        let section = domain.read();
+        drop(slow);
+        for _ in 0..20 {
+            assert!(!sync.is_idle(), "whoever is inside has not seen what was written");
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(section);
+        while !sync.is_idle() {
+            thread::yield_now();
+        }
+    }
+    assert_eq!(sync.stats().asked, 3);
 }
 
 #[test]

@@ -4,8 +4,9 @@
 mod common;
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Barrier};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -177,5 +178,141 @@ fn rw_11_forked_children() {
     assert!(in_child(How::Fork, || !lock.is_write_locked() && !lock.raw().has_waiters()));
     reader.end();
     writers.into_iter().for_each(|w| w.join().expect("no panic"));
+    assert!(works(lock));
+
+    upgradable_holds_that_were_moved();
+    tasks();
+}
+
+/// The guard of an upgradable hold that was moved to the thread that forks is over in the child, and finds
+/// out: it gives back nobody else's hold, and is taken anew to be upgraded.
+fn upgradable_holds_that_were_moved() {
+    let lock = new();
+    let guard = thread::spawn(|| lock.upgradable_read()).join().expect("no panic");
+    // SAFETY: a copy that the parent's does not know of; used once in each child.
+    let copy = || unsafe { std::ptr::read(&raw const guard) };
+    assert!(in_child(How::Fork, || {
+        let write = lock.try_write().expect("free");
+        let refused = copy().try_upgrade().is_err();
+        drop(copy());
+        let held = lock.try_read().is_none() && lock.try_write().is_none();
+        drop(write);
+        refused && held && works(lock)
+    }));
+    assert!(in_child(How::Fork, || {
+        let mut write = copy().upgrade();
+        *write += 1;
+        let one = lock.try_write().is_none() && lock.try_read().is_none();
+        drop(write);
+        let read = copy().downgrade();
+        let shared = lock.try_write().is_none() && lock.try_upgradable_read().is_some();
+        drop(read);
+        one && shared && works(lock)
+    }));
+    // One's own goes on.
+    let own = lock.try_upgradable_read();
+    assert!(own.is_none(), "the moved one is as good in the parent as any");
+    drop(guard);
+    let own = lock.upgradable_read();
+    assert!(in_child(How::Fork, || {
+        let held = lock.try_upgradable_read().is_none() && lock.try_write().is_none();
+        // SAFETY: as above.
+        *unsafe { std::ptr::read(&raw const own) }.upgrade() += 1;
+        held && works(lock)
+    }));
+    *own.upgrade() += 1;
+    assert!(works(lock));
+}
+
+fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    match Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// Futures that wait when the process is forked: whoever polls them in the child finds them in line anew,
+/// whatever they had been granted, and none takes or gives back what is another's.
+fn tasks() {
+    // In the queue, of the forking thread.
+    let lock = new();
+    let own = lock.write();
+    let (mut reader, mut writer) = (lock.read_async(), lock.write_async());
+    assert!(poll(&mut reader).is_none() && poll(&mut writer).is_none());
+    assert!(in_child(How::Fork, || {
+        let waits = poll(&mut reader).is_none() && lock.raw().queued() == 1;
+        let told = lock.stats().forgotten == 2;
+        // SAFETY: a copy that the parent's does not know of; ended once in this process.
+        drop(unsafe { std::ptr::read(&raw const own) });
+        let read = poll(&mut reader).is_some();
+        waits && told && read && poll(&mut writer).is_some() && works(lock)
+    }));
+    assert_eq!(lock.stats().forgotten, 0);
+
+    // Granted, and not polled since.
+    drop(own);
+    let read = poll(&mut reader).expect("granted");
+    drop(read);
+    assert!(in_child(How::Fork, || {
+        let write = lock.try_write().expect("nobody has got to it");
+        let one = poll(&mut writer).is_none();
+        drop(write);
+        one && poll(&mut writer).is_some() && works(lock)
+    }));
+    assert!(in_child(How::Fork, || {
+        let write = lock.try_write().expect("nobody has got to it");
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&raw const writer) });
+        let held = lock.try_read().is_none() && lock.try_write().is_none();
+        drop(write);
+        held && works(lock)
+    }));
+    drop(writer);
+
+    // A reader that was let in, and not polled since, is over; its guard would be.
+    let own = lock.write();
+    let mut reader = lock.read_async();
+    assert!(poll(&mut reader).is_none());
+    drop(own);
+    assert!(lock.raw().readers() == 1);
+    assert!(in_child(How::Fork, || {
+        let read = poll(&mut reader).expect("free");
+        let counted = lock.raw().readers() == 1 && lock.try_write().is_none();
+        drop(read);
+        counted && works(lock)
+    }));
+    drop(reader);
+    assert!(works(lock));
+
+    // With the seat, waiting for readers: the forking thread's goes on, another's begins anew.
+    let reader = Other::with(lock, PerCpuRwLock::read);
+    let mut writer = lock.write_async();
+    assert!(poll(&mut writer).is_none());
+    assert!(in_child(How::Fork, || {
+        let closed = lock.try_read().is_none() && lock.stats().forgotten == 1;
+        closed && poll(&mut writer).is_some() && works(lock)
+    }));
+    writer = thread::spawn(move || {
+        assert!(poll(&mut writer).is_none());
+        writer
+    })
+    .join()
+    .expect("no panic");
+    assert!(in_child(How::Fork, || {
+        let write = lock.try_write().expect("whoever had the seat has stayed behind");
+        let one = poll(&mut writer).is_none();
+        drop(write);
+        one && poll(&mut writer).is_some() && works(lock)
+    }));
+    assert!(in_child(How::Fork, || {
+        let write = lock.try_write().expect("as above");
+        // SAFETY: as above.
+        drop(unsafe { std::ptr::read(&raw const writer) });
+        let held = lock.try_read().is_none();
+        drop(write);
+        held && works(lock)
+    }));
+    reader.end();
+    assert!(poll(&mut writer).is_some());
     assert!(works(lock));
 }

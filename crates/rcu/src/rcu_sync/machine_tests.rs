@@ -224,7 +224,8 @@ fn rs_04_a_burst_waits_once() {
 fn rs_06_an_exit_without_an_enter_is_told() {
     assert_eq!(Word::IDLE.exit(), (Word::IDLE, Exiting::Unbalanced));
     let (word, _) = Word::IDLE.enter();
-    let (word, gave_up) = word.exit();
+    // What it asked for is of no use to the next.
+    let (word, gave_up) = word.post().exit();
     assert_eq!((gave_up, word.0 as u32), (Exiting::GaveUp, 0));
     // Another grace period than the one that was due is due next.
     assert_ne!(word.enter().0.due(), 1);

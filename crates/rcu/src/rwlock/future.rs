@@ -9,6 +9,14 @@
 //!
 //! A task is woken by whoever hands it what it waits for, so it waits in line with threads, and what it
 //! was handed is handed on if it is dropped before it is polled again.
+//!
+//! # Fork
+//! A task that waits when the process is forked is woken in the parent only: in the child nobody calls a
+//! waker of before, since its runtime's other threads are not there, and may have had its locks. There, a
+//! future that is polled takes its place in line anew, also if it was granted what it waited for and was
+//! not polled since; one that had the seat goes on if it was the forking thread that polled it (until it is
+//! polled or dropped, readers wait), and begins anew if not. [`LockStats::forgotten`](super::LockStats) counts
+//! those of the forking thread, and builds with the checks say so on the standard error stream.
 
 use core::fmt;
 use core::future::Future;
@@ -36,6 +44,8 @@ pub struct ReadFuture<'a, T: ?Sized> {
 pub struct WriteFuture<'a, T: ?Sized> {
     lock: &'a PerCpuRwLock<T>,
     stage: At,
+    /// Of the seat, once it has it.
+    turn: u64,
 }
 
 enum At {
@@ -60,7 +70,7 @@ impl<T: ?Sized> PerCpuRwLock<T> {
     /// The first writer after a while blocks for a membarrier (some microseconds), and for as long as
     /// they take if the lock was given other grace periods.
     pub fn write_async(&self) -> WriteFuture<'_, T> {
-        WriteFuture { lock: self, stage: At::Start }
+        WriteFuture { lock: self, stage: At::Start, turn: 0 }
     }
 }
 
@@ -70,6 +80,11 @@ impl<'a, T: ?Sized> Future for ReadFuture<'a, T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let lock = self.lock;
         let raw = lock.raw();
+        if self.waiter.is_some() {
+            raw.after_fork();
+        }
+        // In a forked child, from the start.
+        drop(self.waiter.take_if(|waiter| waiter.stayed_behind()));
         if let Some(waiter) = &self.waiter {
             waiter.set_waker(cx.waker());
             if !waiter.is_granted() {
@@ -96,9 +111,9 @@ impl<'a, T: ?Sized> Future for ReadFuture<'a, T> {
 impl<T: ?Sized> Drop for ReadFuture<'_, T> {
     fn drop(&mut self) {
         let raw = self.lock.raw();
-        if let Some(waiter) = self.waiter.take()
-            && raw.leave_queue(&waiter).is_some()
-        {
+        let Some(waiter) = self.waiter.take() else { return };
+        raw.after_fork();
+        if !waiter.stayed_behind() && raw.leave_queue(&waiter).is_some() {
             let hold = raw.granted_hold(&waiter);
             // SAFETY: it was granted, and no guard has been made of it.
             unsafe { raw.unlock_read(hold) };
@@ -112,6 +127,7 @@ impl<'a, T: ?Sized> Future for WriteFuture<'a, T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let lock = self.lock;
         let raw = lock.raw();
+        self.forget_what_is_over();
         match &self.stage {
             At::Start => match raw.sit_async(cx) {
                 None => {}
@@ -131,6 +147,7 @@ impl<'a, T: ?Sized> Future for WriteFuture<'a, T> {
             At::Drain => return self.drain(cx),
             At::Done => return Poll::Pending,
         }
+        self.turn = raw.turn();
         self.stage = At::Seat;
         if !raw.begin_phase(Patience::Endless) {
             return Poll::Pending;
@@ -141,9 +158,28 @@ impl<'a, T: ?Sized> Future for WriteFuture<'a, T> {
 }
 
 impl<'a, T: ?Sized> WriteFuture<'a, T> {
+    /// In a forked child: begins anew if it waited in line when that was forked, or had the seat and was
+    /// another thread's.
+    fn forget_what_is_over(&mut self) {
+        let raw = self.lock.raw();
+        let over = match &self.stage {
+            At::Start | At::Done => false,
+            At::Queue(waiter) => {
+                raw.after_fork();
+                waiter.stayed_behind()
+            }
+            At::Seat | At::Drain => !raw.is_still(self.turn),
+        };
+        if over {
+            self.stage = At::Start;
+        }
+    }
+
     /// Has the seat, and has entered the `rcu_sync`.
     fn drain(&mut self, cx: &Context<'_>) -> Poll<WriteGuard<'a, T>> {
         let raw = self.lock.raw();
+        // Another thread may have polled it before.
+        raw.own();
         if raw.drained_async(cx) {
             raw.stop_draining();
             raw.stage(Stage::Inside);
@@ -157,6 +193,7 @@ impl<'a, T: ?Sized> WriteFuture<'a, T> {
 
 impl<T: ?Sized> Drop for WriteFuture<'_, T> {
     fn drop(&mut self) {
+        self.forget_what_is_over();
         let raw = self.lock.raw();
         match core::mem::replace(&mut self.stage, At::Done) {
             At::Start | At::Done => {}

@@ -26,9 +26,13 @@ pub struct WriteGuard<'a, T: ?Sized> {
 }
 
 /// A shared hold of a [`PerCpuRwLock`] that can be made exclusive; ended when dropped, on whatever thread.
+///
+/// It is the thread's that took it: in a forked child of another, to which the guard was moved, it is over,
+/// as shared holds are. Upgrading it there takes it anew first, and waits for that.
 #[must_use = "the hold ends when this is dropped"]
 pub struct UpgradableGuard<'a, T: ?Sized> {
     lock: &'a PerCpuRwLock<T>,
+    turn: u64,
 }
 
 /// Readers of a lock are slow as long as this lives: [`PerCpuRwLock::hold_slow`].
@@ -146,12 +150,25 @@ impl<T: ?Sized> Drop for WriteGuard<'_, T> {
 
 impl<'a, T: ?Sized> UpgradableGuard<'a, T> {
     pub(super) fn new(lock: &'a PerCpuRwLock<T>) -> Self {
-        Self { lock }
+        Self { lock, turn: lock.raw().turn() }
+    }
+
+    /// True unless it was lost at a fork; taken anew if the patience is enough for that.
+    fn renew(&mut self, patience: Patience) -> bool {
+        let raw = self.lock.raw();
+        if raw.is_still(self.turn) {
+            return true;
+        }
+        let taken = raw.upgradable_with(patience);
+        if taken {
+            self.turn = raw.turn();
+        }
+        taken
     }
 
     /// Makes the hold exclusive; waits for readers to leave. No other writer gets in between.
-    pub fn upgrade(self) -> WriteGuard<'a, T> {
-        while !self.lock.upgrade(Patience::Endless) {}
+    pub fn upgrade(mut self) -> WriteGuard<'a, T> {
+        while !self.renew(Patience::Endless) || !self.lock.upgrade(Patience::Endless) {}
         self.exclusive()
     }
 
@@ -160,7 +177,15 @@ impl<'a, T: ?Sized> UpgradableGuard<'a, T> {
     /// # Errors
     /// The guard, if there are.
     pub fn try_upgrade(self) -> Result<WriteGuard<'a, T>, Self> {
-        if self.lock.upgrade(Patience::None) { Ok(self.exclusive()) } else { Err(self) }
+        self.upgrade_with(Patience::None)
+    }
+
+    fn upgrade_with(mut self, patience: Patience) -> Result<WriteGuard<'a, T>, Self> {
+        if self.renew(patience) && self.lock.upgrade(patience) {
+            Ok(self.exclusive())
+        } else {
+            Err(self)
+        }
     }
 
     /// [`UpgradableGuard::upgrade`], for at most that long.
@@ -179,7 +204,7 @@ impl<'a, T: ?Sized> UpgradableGuard<'a, T> {
     /// # Errors
     /// The guard, if it has passed.
     pub fn try_upgrade_until(self, deadline: Instant) -> Result<WriteGuard<'a, T>, Self> {
-        if self.lock.upgrade(Patience::Until(deadline)) { Ok(self.exclusive()) } else { Err(self) }
+        self.upgrade_with(Patience::Until(deadline))
     }
 
     fn exclusive(self) -> WriteGuard<'a, T> {
@@ -187,7 +212,8 @@ impl<'a, T: ?Sized> UpgradableGuard<'a, T> {
     }
 
     /// Makes the hold an ordinary shared one.
-    pub fn downgrade(self) -> ReadGuard<'a, T> {
+    pub fn downgrade(mut self) -> ReadGuard<'a, T> {
+        while !self.renew(Patience::Endless) {}
         let this = ManuallyDrop::new(self);
         // SAFETY: the hold is this guard's, which is gone now.
         let hold = unsafe { this.lock.raw().downgrade_upgradable() };
@@ -206,8 +232,10 @@ impl<T: ?Sized> Deref for UpgradableGuard<'_, T> {
 
 impl<T: ?Sized> Drop for UpgradableGuard<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: the hold is this guard's, which is gone now.
-        unsafe { self.lock.raw().unlock_upgradable() };
+        if self.lock.raw().is_still(self.turn) {
+            // SAFETY: the hold is this guard's, which is gone now.
+            unsafe { self.lock.raw().unlock_upgradable() };
+        }
     }
 }
 

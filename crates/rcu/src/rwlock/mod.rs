@@ -39,11 +39,14 @@
 //! - A guard that is forgotten, by a thread that ends or not, holds the lock for ever.
 //! - In a forked child, shared holds are over, those of threads that stayed behind and those of the
 //!   forking thread: it must not use what it holds shared over a fork if anybody in the child writes. An
-//!   exclusive or upgradable hold of the forking thread goes on. A lock that another thread was *writing*
-//!   under stays locked in the child for ever, since what it protects is half-written; one that another
-//!   thread was waiting for, or held upgradable, is free, to tries as well. Of several writers, those that
-//!   stayed behind are inside for ever. Children made by a raw `clone` find locks as they were until they
-//!   first wait for a lock or a grace period, and after that too if they have started threads before.
+//!   exclusive hold of the forking thread goes on, whoever took it, and an upgradable one if it took that
+//!   itself; one that was moved to it is over, which its guard finds out. A lock that another thread was
+//!   *writing* under stays locked in the child for ever, since what it protects is half-written; one that
+//!   another thread was waiting for, or had taken upgradable, is free, to tries as well. Of several
+//!   writers, those that stayed behind are inside for ever. A task that waits is woken in the parent only;
+//!   in the child it is to be polled or dropped (`future`). Children made by a raw `clone` find locks as they
+//!   were until they first wait for a lock or a grace period, and after that too if they have started
+//!   threads before.
 //!
 //! # Signals
 //! [`PerCpuRwLock::try_read`] and the end of its guard are async-signal-safe, the first use included, and a

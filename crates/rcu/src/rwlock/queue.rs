@@ -31,6 +31,8 @@ use std::time::Instant;
 use owlet_percpu::{Hot, hot};
 use owlet_sys::futex::{self, Reach, Woken};
 
+use crate::held;
+
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -59,6 +61,8 @@ pub(super) struct Waiter {
     pub(super) kind: Kind,
     /// When he came: the generation of a reader's hold.
     pub(super) hot: Hot,
+    /// Of a task: the thread that polled it first.
+    by: Option<usize>,
     /// 0, or a [`Grant`]; changes under the queue's latch.
     granted: AtomicU32,
     /// Of a task; a thread sleeps on `granted`.
@@ -68,8 +72,9 @@ pub(super) struct Waiter {
 impl Waiter {
     /// A task's with its waker, a thread's without.
     pub(super) fn new(kind: Kind, waker: Option<&Waker>) -> Arc<Self> {
+        let by = waker.map(|_| held::identity());
         let (granted, waker) = (AtomicU32::new(0), Mutex::new(waker.cloned()));
-        Arc::new(Self { kind, hot: hot(), granted, waker })
+        Arc::new(Self { kind, hot: hot(), by, granted, waker })
     }
 
     pub(super) fn granted(&self) -> Option<Grant> {
@@ -83,6 +88,11 @@ impl Waiter {
 
     pub(super) fn is_granted(&self) -> bool {
         self.granted().is_some()
+    }
+
+    /// True in a child that was forked since he came: he is in no queue, and what he was granted is over.
+    pub(super) fn stayed_behind(&self) -> bool {
+        self.hot.generation() != hot().generation()
     }
 
     pub(super) fn grant(&self, grant: Grant) {
@@ -132,8 +142,8 @@ pub(super) struct Line {
     pub(super) waiters: VecDeque<Arc<Waiter>>,
     /// Writers inside, of a lock that several may have (`several`).
     pub(super) group: u32,
-    /// The task that has the seat and waits for readers to leave.
-    pub(super) drainer: Option<Waker>,
+    /// The task that has the seat and waits for readers to leave, and the thread that polled it.
+    pub(super) drainer: Option<(Waker, usize)>,
 }
 
 impl Line {
@@ -186,7 +196,8 @@ impl Queue {
 
     /// Puts down the task that waits for readers to leave, or that none does.
     pub(super) fn set_drainer(&self, waker: Option<Waker>) {
-        let before = core::mem::replace(&mut self.lock().drainer, waker);
+        let drainer = waker.map(|waker| (waker, held::identity()));
+        let before = core::mem::replace(&mut self.lock().drainer, drainer);
         self.call_out(|| drop(before));
     }
 
@@ -228,7 +239,7 @@ impl Queue {
         });
         if told.is_ok_and(|latch| latch & HELD == 0) {
             let waker = Held(self).drainer.take();
-            if let Some(waker) = waker {
+            if let Some((waker, _)) = waker {
                 self.call_out(|| waker.wake());
             }
         }
@@ -236,13 +247,23 @@ impl Queue {
 
     /// In a forked child, before anybody there waits: those who stayed behind, and whatever the one of
     /// them that had the latch was about to do, are forgotten (and leaked). How many are inside is not.
-    pub(super) fn forget(&self) {
+    /// The number of tasks among them that `me`, the forking thread, had polled, as far as it can be told.
+    pub(super) fn forget(&self, me: usize) -> u64 {
         // SAFETY: nobody has the latch but, perhaps, a thread that stayed behind (caller: `repair`
         // runs on one thread before any other has used the lock in this process).
         let group = unsafe { (*self.line.get()).group };
+        let mut mine = 0;
+        // Otherwise the list may be half-changed.
+        if self.latch.load(Ordering::Acquire) & HELD == 0 {
+            // SAFETY: as above.
+            let line = unsafe { &*self.line.get() };
+            mine = line.waiters.iter().filter(|waiter| waiter.by == Some(me)).count() as u64;
+            mine += u64::from(line.drainer.as_ref().is_some_and(|(_, by)| *by == me));
+        }
         // SAFETY: as above.
         unsafe { self.line.get().write(Line { group, ..Line::new() }) };
         self.latch.store(0, Ordering::Release);
+        mine
     }
 }
 

@@ -17,7 +17,7 @@ impl Wake for Flag {
 fn rw_10_whoever_interrupts_the_holder_of_the_latch_does_not_wait_for_it() {
     let (queue, flag) = (Queue::new(), Arc::new(Flag(AtomicBool::new(false))));
     let mut line = queue.lock();
-    line.drainer = Some(Waker::from(flag.clone()));
+    line.drainer = Some((Waker::from(flag.clone()), 0));
     queue.wake_drainer();
     assert!(!flag.0.load(Ordering::Relaxed), "the latch is another's");
     drop(line);

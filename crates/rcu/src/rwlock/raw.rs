@@ -65,6 +65,13 @@ pub struct RawRwLock {
     pub(super) phase_until: AtomicU64,
     /// `held::identity` of the owner.
     owner: AtomicUsize,
+    /// Another whenever the seat is taken, and where a forked child takes it away from its owner. Written
+    /// by the owner only: as long as he has the seat, it is what he found when he took it.
+    turn: AtomicU64,
+    /// Tasks of the forking thread that a forked child has forgotten.
+    forgotten: AtomicU64,
+    /// As many of them as were reported.
+    told: AtomicU64,
     /// Twice [`FORKS`] when the words were last right; one more while they are being put right.
     forks: AtomicU32,
     pub(super) drain: Gate,
@@ -84,6 +91,9 @@ pub struct LockStats {
     pub membarriers: u64,
     /// Wakers of tasks that have panicked: the others were woken.
     pub waker_panics: u64,
+    /// In a forked child: tasks that waited when it was forked, and that the forking thread had polled.
+    /// Nobody wakes them there, and what they wait for may be theirs once they are polled.
+    pub forgotten: u64,
 }
 
 impl RawRwLock {
@@ -97,6 +107,9 @@ impl RawRwLock {
             pressed: AtomicU32::new(0),
             phase_until: AtomicU64::new(0),
             owner: AtomicUsize::new(0),
+            turn: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+            told: AtomicU64::new(0),
             forks: AtomicU32::new(0),
             drain: Gate::new(),
             queue: Queue::new(),
@@ -249,9 +262,31 @@ impl RawRwLock {
         self.owner.store(0, Ordering::Relaxed);
     }
 
-    pub(super) fn seated(&self) {
+    /// The seat is the calling thread's: in a forked child of it, it goes on being taken.
+    pub(super) fn own(&self) {
         self.owner.store(held::identity(), Ordering::Relaxed);
+    }
+
+    pub(super) fn seated(&self) {
+        self.own();
+        self.next_turn();
         self.stage(Stage::Seated);
+    }
+
+    fn next_turn(&self) {
+        self.turn.store(self.turn().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The owner's turn.
+    #[inline]
+    pub(super) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    /// True if the seat that was taken for `turn`, and not given up, was not lost at a fork.
+    pub(super) fn is_still(&self, turn: u64) -> bool {
+        self.after_fork();
+        self.turn() == turn
     }
 
     /// Before anything that may wait, and before a hold that may have come over a fork ends: in a forked
@@ -261,6 +296,21 @@ impl RawRwLock {
         engine::fork::check();
         while !self.try_settle() {
             std::thread::yield_now();
+        }
+        if check::ON {
+            self.report_forgotten();
+        }
+    }
+
+    /// Debug builds: says once what only somebody who polls can mend.
+    fn report_forgotten(&self) {
+        let forgotten = self.forgotten.load(Ordering::Relaxed);
+        if forgotten > self.told.swap(forgotten, Ordering::Relaxed) {
+            eprintln!(
+                "owlet-rcu: lock {:?}: {forgotten} tasks of this thread waited for it when the process was forked; \
+                 nobody wakes them in the child: poll or drop them",
+                self.settings.name
+            );
         }
     }
 
@@ -292,7 +342,8 @@ impl RawRwLock {
     /// In a forked child. A lock that a thread which stayed behind was writing under stays locked for
     /// ever: what it protects is half-written. One that it was only about to take is free.
     fn forget_others(&self) {
-        self.queue.forget();
+        let forgotten = self.queue.forget(held::identity());
+        self.forgotten.fetch_add(forgotten, Ordering::Relaxed);
         self.seat.no_queue();
         protocol::unwant(&self.words);
         let stage = self.stage.load(Ordering::Relaxed);
@@ -303,6 +354,8 @@ impl RawRwLock {
                 self.exit();
             }
             self.disown();
+            // The hold may be in the child, where another thread than took it was forked.
+            self.next_turn();
             self.seat.leave(&self.words);
         }
     }
@@ -353,6 +406,7 @@ impl RawRwLock {
             blocking: self.blocking.load(Ordering::Relaxed),
             membarriers: self.membarriers.load(Ordering::Relaxed),
             waker_panics: self.queue.panics(),
+            forgotten: self.forgotten.load(Ordering::Relaxed),
         }
     }
 }
