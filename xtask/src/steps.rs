@@ -17,7 +17,11 @@ pub(crate) struct Step {
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "every file is formatted", run: fmt },
     Step { name: "clippy", about: "no lint fires", run: clippy },
-    Step { name: "tests", about: "unit, integration and rule tests, and the benchmarks' counts", run: tests },
+    Step {
+        name: "tests",
+        about: "unit, integration and rule tests, and the benchmarks' counts",
+        run: tests,
+    },
     Step { name: "flags", about: "the same with sites that are a flag and a branch", run: flags },
     Step { name: "musl", about: "the foundations as a static program without glibc", run: musl },
     Step { name: "doc", about: "doc tests, and docs without a broken link", run: doc },

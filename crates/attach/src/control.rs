@@ -6,7 +6,7 @@
 //! | 1 | patterns to functions; duplicates, limits, permissions | nothing was changed |
 //! | 2 | memory for every new list | nothing was changed |
 //! | 3 | publish every list | cannot |
-//! | 4 | one pass over the sites of functions that had no program | undo 3 and 4 |
+//! | 4 | one pass over the sites, of which those that are on are left alone | undo 3 and 4 |
 //! | 5 | one core-serialising barrier, if a byte was written | cannot |
 //! | 6 | unlock; retire the old lists | cannot |
 //!
@@ -422,9 +422,10 @@ pub(crate) fn attach(wants: &[Want]) -> Result<Vec<Link>, AttachError> {
     let mut control = lock().ok_or(AttachError::InsideChange)?;
     let additions = control.plan(wants)?;
     let (lists, links) = control.build(&additions)?;
-    let mut fresh = Vec::with_capacity(lists.len());
+    let (mut all, mut fresh) = (Vec::with_capacity(lists.len()), Vec::with_capacity(lists.len()));
     let mut published = Vec::with_capacity(lists.len());
     for Made { function, flavour, list } in lists {
+        all.push(function);
         if !function.is_on() {
             fresh.push(function);
         }
@@ -432,7 +433,8 @@ pub(crate) fn attach(wants: &[Want]) -> Result<Vec<Link>, AttachError> {
         published.push(Published { function, flavour, before });
         control.note_phases(function);
     }
-    let switched = control.switch(&fresh, true);
+    // Those that have programs as well: a kernel uprobe that came and went has switched its site off.
+    let switched = control.switch(&all, true);
     let failed = switched.is_err();
     if failed {
         for Published { function, flavour, before } in published.iter_mut().rev() {

@@ -409,3 +409,23 @@ fn one_order(order: &str, hit: bool, name: &str, f: fn(u64) -> u64) -> bool {
     again.detach().unwrap();
     right && runs_again && calls(100) && program.stats().runs == runs + 100
 }
+
+/// A uprobe that came and went has switched the site off under its programs; whoever attaches next puts it on.
+#[test]
+fn a_site_that_a_uprobe_left_off_is_on_with_the_next_program() {
+    if owlet_attach::site::KIND != "toggle" || uprobe::Uprobe::on(site("*::probed::c00")).is_err() {
+        return;
+    }
+    let (name, f) = probed::ALL[0];
+    let name = format!("*::probed::{name}");
+    let status = in_child(|| {
+        let (first, second) = (Program::entry(|_| ()).build(), Program::entry(|_| ()).build());
+        let _first = first.attach(&name).unwrap();
+        drop(uprobe::Uprobe::on(site(&name)).unwrap());
+        assert_eq!((f(1), first.stats().runs), (2, 0));
+        let _second = second.attach(&name).unwrap();
+        assert_eq!(f(1), 2);
+        (first.stats().runs, second.stats().runs) == (1, 1)
+    });
+    assert_eq!(status, 0);
+}

@@ -10,9 +10,8 @@ use std::sync::LazyLock;
 
 static IN_A_TABLE: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(?m)^//! \| `?\[([A-Z]\d?)\]").expect("a pattern"));
-static IN_A_COMMENT: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"(?:^|[\s(,])`?\[([A-Z]\d?)\](?:[^(\w\]]|$)").expect("a pattern")
-});
+static IN_A_COMMENT: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?:^|[\s(,])`?\[([A-Z]\d?)\](?:[^(\w\]]|$)").expect("a pattern"));
 
 fn letters(pattern: &Regex, text: &str) -> BTreeSet<String> {
     pattern.captures_iter(text).map(|c| c[1].to_owned()).collect()
@@ -25,10 +24,7 @@ fn table(text: &str) -> BTreeSet<String> {
 /// Letters that comments name, outside code.
 fn named(text: &str) -> BTreeSet<String> {
     let comments: Vec<_> = text.lines().filter_map(|line| line.split_once("//")).collect();
-    comments
-        .iter()
-        .flat_map(|(_, comment)| letters(&IN_A_COMMENT, comment))
-        .collect()
+    comments.iter().flat_map(|(_, comment)| letters(&IN_A_COMMENT, comment)).collect()
 }
 
 fn check(files: &[String]) -> Vec<String> {
