@@ -189,7 +189,8 @@ pub(crate) struct AttachArgs {
     #[arg(long)]
     pub(crate) allow_abort: bool,
     /// Run an eBPF program of an object file that clang made on every call, instead of recording; with
-    /// several in the file, say which: FILE.o:NAME. It is verified here, and its maps are shown at the end.
+    /// several in the file, say which: FILE.o:NAME. It is verified here; records of its ring
+    /// buffers are shown as they come, its other maps at the end.
     #[arg(long, value_name = "FILE[:PROGRAM]", conflicts_with_all = ["kernel", "entry", "exit", "latency", "output"])]
     pub(crate) prog: Option<String>,
     /// Only events for which this holds; of traced functions: only calls, decided inside the process.

@@ -4,7 +4,8 @@
 //! verifier checks programs against it, the interpreter checks every call against it, the compiler calls
 //! what it names.
 //!
-//! All helpers are async-signal-safe and cost a few nanoseconds, `ktime_get_ns` some 20.
+//! All helpers are async-signal-safe and cost a few nanoseconds, `ktime_get_ns` some 20; `probe_read` and its
+//! like make a system call.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,6 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::map::{Map, Update, errno};
 use crate::memory;
 use crate::program::{Context, Shared};
+use crate::reserved::Reserved;
 
 /// What an argument must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(crate) enum Arg {
     Len,
     /// Eight bytes that are filled.
     Long,
+    /// A record that this run has reserved and not ended.
+    Record,
 }
 
 /// What a helper returns.
@@ -45,7 +49,7 @@ pub(crate) enum Arg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ret {
     Number,
-    /// Address of a value, or 0.
+    /// Address of a value, or of a record that is reserved; or 0.
     ValueOrNull,
 }
 
@@ -58,10 +62,20 @@ pub(crate) type Body = unsafe extern "C" fn(u64, u64, u64, u64, u64, &Env) -> u6
 pub(crate) struct Env {
     /// Stack pointer of the outermost frame of compiled code.
     pub(crate) frame: Cell<u64>,
-    /// Compiled code sets it to 1 when it runs out of fuel.
-    pub(crate) exhausted: Cell<u64>,
+    /// Compiled code writes here why it ends before its time: [`NO_FUEL`], [`UNALIGNED`].
+    pub(crate) ended: Cell<u64>,
     pub(crate) shared: *const Shared,
+    /// Of a session, the word that both ends of a call share.
+    pub(crate) session: Cell<u64>,
+    /// 1 at the return of the function, otherwise 0.
+    pub(crate) is_return: u64,
+    pub(crate) reserved: Reserved,
 }
+
+/// No fuel left.
+pub(crate) const NO_FUEL: u64 = 1;
+/// An atomic operation on something not aligned to its width.
+pub(crate) const UNALIGNED: u64 = 2;
 
 macro_rules! helpers {
     ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal, ($($arg:ident),*) -> $ret:ident, $body:path;)*) => {
@@ -98,22 +112,41 @@ helpers! {
     MapLookup = 1, "map_lookup_elem", (Map, Key) -> ValueOrNull, map_lookup;
     MapUpdate = 2, "map_update_elem", (Map, Key, Value, Any) -> Number, map_update;
     MapDelete = 3, "map_delete_elem", (Map, Key) -> Number, map_delete;
+    ProbeRead = 4, "probe_read", (Writable, LenOrZero, Any) -> Number, probe_read;
     KtimeGetNs = 5, "ktime_get_ns", () -> Number, ktime;
     TracePrintk = 6, "trace_printk", (Readable, Len) -> Number, trace_printk;
     PrandomU32 = 7, "get_prandom_u32", () -> Number, prandom;
     ProcessorId = 8, "get_smp_processor_id", () -> Number, processor;
     PidTgid = 14, "get_current_pid_tgid", () -> Number, pid_tgid;
     Comm = 16, "get_current_comm", (Writable, Len) -> Number, comm;
+    ProbeReadStr = 45, "probe_read_str", (Writable, LenOrZero, Any) -> Number, probe_read_str;
+    ProbeReadUser = 112, "probe_read_user", (Writable, LenOrZero, Any) -> Number, probe_read;
+    ProbeReadKernel = 113, "probe_read_kernel", (Writable, LenOrZero, Any) -> Number, probe_read;
+    ProbeReadUserStr = 114, "probe_read_user_str", (Writable, LenOrZero, Any) -> Number, probe_read_str;
+    ProbeReadKernelStr = 115, "probe_read_kernel_str", (Writable, LenOrZero, Any) -> Number, probe_read_str;
     RingOutput = 130, "ringbuf_output", (Ring, Readable, LenOrZero, Any) -> Number, ring_output;
+    RingReserve = 131, "ringbuf_reserve", (Ring, Any, Any) -> ValueOrNull, ring_reserve;
+    RingSubmit = 132, "ringbuf_submit", (Record, Any) -> Number, ring_submit;
+    RingDiscard = 133, "ringbuf_discard", (Record, Any) -> Number, ring_discard;
     RingQuery = 134, "ringbuf_query", (Ring, Any) -> Number, ring_query;
     FuncIp = 173, "get_func_ip", (Ctx) -> Number, func_ip;
     AttachCookie = 174, "get_attach_cookie", (Ctx) -> Number, attach_cookie;
     FuncArg = 183, "get_func_arg", (Ctx, Any, Long) -> Number, func_arg;
     FuncRet = 184, "get_func_ret", (Ctx, Long) -> Number, func_ret;
     FuncArgCnt = 185, "get_func_arg_cnt", (Ctx) -> Number, func_arg_cnt;
+    // The kernel has functions of its own for these, not helpers; no number of its helpers is near.
+    SessionIsReturn = 10_001, "session_is_return", (Ctx) -> Number, session_is_return;
+    SessionGet = 10_002, "session_get", (Ctx) -> Number, session_get;
+    SessionSet = 10_003, "session_set", (Ctx, Any) -> Number, session_set;
 }
 
 impl Helper {
+    /// Only where a program runs at both ends of a call.
+    #[cfg(feature = "load")]
+    pub(crate) fn is_for_sessions(self) -> bool {
+        matches!(self, Self::SessionIsReturn | Self::SessionGet | Self::SessionSet)
+    }
+
     pub(crate) fn from_number(number: i32) -> Option<Self> {
         Self::ALL.iter().copied().find(|helper| *helper as i32 == number)
     }
@@ -242,6 +275,101 @@ unsafe extern "C" fn ring_output(r1: u64, data: u64, len: u64, flags: u64, _: u6
     let map = unsafe { map(r1) };
     // SAFETY: readable memory of this length, by the table.
     error(unsafe { map.output(at(data), len) })
+}
+
+unsafe extern "C" fn ring_reserve(r1: u64, len: u64, flags: u64, _: u64, _: u64, env: &Env) -> u64 {
+    // SAFETY: a map, by the table.
+    let map = unsafe { map(r1) };
+    if flags != 0 {
+        map.lost();
+        return 0;
+    }
+    // SAFETY: maps live as long as the programs that use them.
+    unsafe { env.reserved.reserve(map, len) }.expose_provenance() as u64
+}
+
+unsafe extern "C" fn ring_submit(
+    record: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    env: &Env,
+) -> u64 {
+    ring_end(record, flags, env, true)
+}
+
+unsafe extern "C" fn ring_discard(
+    record: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    env: &Env,
+) -> u64 {
+    ring_end(record, flags, env, false)
+}
+
+/// Flags are about waking somebody up, which nobody does here.
+fn ring_end(record: u64, _flags: u64, env: &Env, keep: bool) -> u64 {
+    env.reserved.end(record, keep);
+    0
+}
+
+/// Copies what is at an address of this process, whatever the address: by way of the kernel, which finds
+/// out whether something is mapped there. What is not copied is filled with zeros.
+unsafe extern "C" fn probe_read(to: u64, len: u64, from: u64, _: u64, _: u64, _: &Env) -> u64 {
+    let Ok(len) = usize::try_from(len) else { return error(errno::EFAULT) };
+    // SAFETY: writable memory of this length, by the table.
+    let got = unsafe { owlet_sys::memory::read_own(from, at(to), len) }.unwrap_or(0);
+    if got >= len {
+        return 0;
+    }
+    // SAFETY: as above.
+    unsafe { memory::clear(at(to), len) };
+    error(errno::EFAULT)
+}
+
+/// As [`probe_read`], up to and with the first 0, which is there in any case; returns how many bytes that
+/// are. Reads no page that the string does not reach.
+unsafe extern "C" fn probe_read_str(to: u64, len: u64, from: u64, _: u64, _: u64, _: &Env) -> u64 {
+    const PIECE: u64 = 256;
+    let Ok(room) = usize::try_from(len) else { return error(errno::EFAULT) };
+    let start = at(to);
+    let (mut done, mut ended) = (0, false);
+    while done < room && !ended {
+        let from = from.wrapping_add(done as u64);
+        // Pieces are aligned, so that none goes over the end of a page.
+        let piece = usize::try_from(PIECE - from % PIECE).unwrap_or(1).min(room - done);
+        let to = start.wrapping_add(done);
+        // SAFETY: writable memory of this length, by the table.
+        if unsafe { owlet_sys::memory::read_own(from, to, piece) } != Ok(piece) {
+            // SAFETY: as above.
+            unsafe { memory::clear(start, room) };
+            return error(errno::EFAULT);
+        }
+        // SAFETY: as above.
+        let zero = (0..piece).find(|i| unsafe { memory::load(to.wrapping_add(*i), 1) } == 0);
+        done += zero.map_or(piece, |zero| zero + 1);
+        ended = zero.is_some();
+    }
+    let last = done.saturating_sub(1);
+    // SAFETY: as above; `last` is at most the length, and equal only if that is 0.
+    unsafe { memory::clear(start.wrapping_add(last), room - last) };
+    done as u64
+}
+
+unsafe extern "C" fn session_is_return(_: u64, _: u64, _: u64, _: u64, _: u64, env: &Env) -> u64 {
+    env.is_return
+}
+
+unsafe extern "C" fn session_get(_: u64, _: u64, _: u64, _: u64, _: u64, env: &Env) -> u64 {
+    env.session.get()
+}
+
+unsafe extern "C" fn session_set(_: u64, word: u64, _: u64, _: u64, _: u64, env: &Env) -> u64 {
+    env.session.set(word);
+    0
 }
 
 unsafe extern "C" fn ring_query(r1: u64, what: u64, _: u64, _: u64, _: u64, _: &Env) -> u64 {

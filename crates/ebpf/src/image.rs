@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 /// Version of the binary form.
 pub const FORMAT: u32 = 1;
 /// Version of what programs see: context, helpers, maps. An image is for one version.
-pub const PLATFORM: u32 = 1;
+pub const PLATFORM: u32 = 2;
 /// Most maps of an image.
 pub const MAX_MAPS: usize = 64;
 /// Most programs of an image.

@@ -6,6 +6,7 @@
 //! | context | 56 bytes | - |
 //! | stack | the frames of all functions that are running | the same |
 //! | values of maps | inside one value | the same |
+//! | records that the run has reserved | inside one record | the same |
 //!
 //! Registers and stack are 0 where the program has not written. State lies on the stack of the thread;
 //! nothing is allocated.
@@ -144,6 +145,7 @@ impl Machine<'_> {
         let base = self.stack.wrapping_add(FRAME_SIZE * FRAMES - frames);
         within(address, len, base.addr(), frames)
             || self.shared.maps.iter().filter_map(|map| map.values()).any(|v| v.holds(address, len))
+            || self.env.reserved.holds(address, len)
     }
 
     fn readable(&self, address: u64, len: usize) -> bool {
@@ -249,6 +251,7 @@ impl Machine<'_> {
                 Arg::Key => map.is_some_and(|map| self.readable(value, map.key_size())),
                 Arg::Value => map.is_some_and(|map| self.readable(value, map.value_size())),
                 Arg::Long => self.writable(value, 8),
+                Arg::Record => self.env.reserved.has(value),
                 Arg::Readable | Arg::Writable => {
                     let len = usize::try_from(next).unwrap_or(usize::MAX);
                     let write = *arg == Arg::Writable;

@@ -47,9 +47,28 @@
 //! | 8 | `get_smp_processor_id` | a hint: the thread may move on |
 //! | 14 | `get_current_pid_tgid` | process id in the upper half, thread id in the lower |
 //! | 16 | `get_current_comm` | |
-//! | 130, 134 | `ringbuf_output`, `ringbuf_query` | reserve, submit and discard are not there: nothing would make a program submit |
+//! | 4, 112, 113 | `probe_read`, `probe_read_user`, `probe_read_kernel` | this process's memory, all three; a system call, some 300 ns |
+//! | 45, 114, 115 | `probe_read_str`, `probe_read_user_str`, `probe_read_kernel_str` | the same for strings; a call for each 256 bytes |
+//! | 130, 134 | `ringbuf_output`, `ringbuf_query` | |
+//! | 131, 132, 133 | `ringbuf_reserve`, `ringbuf_submit`, `ringbuf_discard` | at most half the buffer, at most 4 at once |
 //! | 173, 174 | `get_func_ip`, `get_attach_cookie` | |
 //! | 183, 184, 185 | `get_func_arg`, `get_func_ret`, `get_func_arg_cnt` | the second not at entry; the third is 4 |
+//! | 10001 | `owlet_session_is_return` | sessions only: 1 at the return, 0 at the entry |
+//! | 10002, 10003 | `owlet_session_get`, `owlet_session_set` | sessions only: a word that entry and return of a call share |
+//!
+//! The last three are ours: the kernel has functions for them that cannot be called here
+//! (`bpf_session_is_return`, `bpf_session_cookie`).
+//!
+//! A bad address is no harm to `probe_read` and its like: the kernel does the copying
+//! (`process_vm_readv` of this process, which asks for no privilege). Where it cannot, they return -14
+//! (EFAULT) and fill the place with zeros; also where a system-call filter forbids it.
+//!
+//! # Reservations
+//! What a program reserves in a ring buffer it must submit or discard, on every way to its end, and not
+//! touch again: the verifier follows reservations through registers and stack. The engines have a table of
+//! them for each run. A record that is left over there (fuel has run out, an interpreted program is not
+//! verified) is discarded, so that it does not hold up the buffer, and counted:
+//! [`MapStats::abandoned`](map::MapStats::abandoned).
 //!
 //! # Side
 //! The crate without features runs in traced programs and needs `libc` only, through `owlet-sys` and
@@ -74,6 +93,9 @@ pub mod load;
 pub mod map;
 mod memory;
 mod program;
+mod reserved;
 
 pub use error::{Error, Result};
-pub use program::{ARGS, Context, Engine, FUEL, Fault, Limits, Module, Program, ProgramStats};
+pub use program::{
+    ARGS, Context, Engine, FUEL, Fault, Limits, Module, Program, ProgramStats, Session,
+};

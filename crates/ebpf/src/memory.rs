@@ -128,6 +128,20 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Writes zeros.
+///
+/// # Safety
+/// `to` is valid for writes of `len` bytes.
+pub(crate) unsafe fn clear(to: *mut u8, len: usize) {
+    let mut done = 0;
+    while done < len {
+        let piece = (len - done).min(8);
+        // SAFETY: `done + piece <= len`, the caller's range.
+        unsafe { store(to.wrapping_add(done), piece, 0) };
+        done += piece;
+    }
+}
+
 /// Copies into a slice of our own.
 ///
 /// # Safety

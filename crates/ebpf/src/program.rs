@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use crate::decode::{self, Code};
 use crate::error::{Error, Result};
-use crate::helper::Env;
+use crate::helper::{Env, UNALIGNED};
 use crate::image::{Image, ProgramKind};
 use crate::interp;
 #[cfg(target_arch = "x86_64")]
 use crate::jit;
 use crate::map::Map;
+use crate::reserved::Reserved;
 
 /// Arguments in a [`Context`].
 pub const ARGS: usize = 4;
@@ -36,6 +37,15 @@ pub struct Context {
 }
 
 const _: () = assert!(size_of::<Context>() == 56);
+
+/// What a session program is told beside its [`Context`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    /// It runs at the return of the function, not at its entry.
+    pub is_return: bool,
+    /// A word that entry and return of one call share; 0 at entry. The program may change it.
+    pub word: u64,
+}
 
 /// What runs a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +110,8 @@ pub enum Fault {
 pub struct ProgramStats {
     /// Runs that were out of fuel and returned 0.
     pub exhausted: u64,
-    /// Runs of the interpreter that touched what is not theirs and returned 0.
+    /// Runs that returned 0 because of a fault: interpreted ones that touched what is not theirs; in both
+    /// engines, an atomic operation on what is not aligned to its width.
     pub faults: u64,
 }
 
@@ -244,28 +255,53 @@ pub struct Program {
 }
 
 impl Program {
-    /// Runs the program and returns its R0; 0 if it ran out of fuel or, interpreted, touched what is not
-    /// its own. Both are counted.
+    /// Runs the program and returns its R0; 0 if it ran out of fuel or met a [fault](ProgramStats::faults).
+    /// Both are counted. A session program runs as at entry: see [`Program::run_session`].
     ///
     /// Neither allocates nor locks nor waits; async-signal-safe. Programs may run on many threads, and
     /// inside each other, at once. Costs 1 to 2 ns above the instructions if compiled.
     ///
-    /// Stack: under 1 KiB, and 512 bytes for each function that calls another, if compiled; 5 KiB
+    /// Stack: under 1.5 KiB, and 512 bytes for each function that calls another, if compiled; 5 KiB
     /// interpreted.
     #[inline]
     pub fn run(&self, context: &Context) -> u64 {
+        self.execute(context, &self.env(Session::default()))
+    }
+
+    /// As [`Program::run`], for a session program: `session` says which end of the call it is and carries
+    /// the word from the one to the other.
+    #[inline]
+    pub fn run_session(&self, context: &Context, session: &mut Session) -> u64 {
+        let env = self.env(*session);
+        let value = self.execute(context, &env);
+        session.word = env.session.get();
+        value
+    }
+
+    #[inline(always)]
+    fn execute(&self, context: &Context, env: &Env) -> u64 {
         #[cfg(target_arch = "x86_64")]
         if let Some(compiled) = &self.compiled {
-            let env = self.env();
             // SAFETY: who made the module promised that the program is verified; `shared`, which the code
             // refers to, lives as long as `self`.
-            let value = unsafe { compiled.call(context, &env) };
-            if env.exhausted.get() != 0 {
-                self.exhausted.fetch_add(1, Relaxed);
+            let value = unsafe { compiled.call(context, env) };
+            if env.ended.get() != 0 || !env.reserved.is_empty() {
+                self.cut_short(env);
             }
             return value;
         }
-        self.run_checked(context).unwrap_or(0)
+        self.interpret(context, env).unwrap_or(0)
+    }
+
+    /// Counts a run that compiled code has ended, and gives back what it had reserved.
+    #[cold]
+    fn cut_short(&self, env: &Env) {
+        match env.ended.get() {
+            0 => {}
+            UNALIGNED => _ = self.faults.fetch_add(1, Relaxed),
+            _ => _ = self.exhausted.fetch_add(1, Relaxed),
+        }
+        env.reserved.abandon();
     }
 
     /// Interprets the program, whichever its engine, and says why it did not end by itself. Faults are
@@ -274,8 +310,14 @@ impl Program {
     /// # Errors
     /// Why the run ended.
     pub fn run_checked(&self, context: &Context) -> core::result::Result<u64, Fault> {
-        let env = self.env();
-        let outcome = interp::run(&self.code, &self.shared, context, &env, self.fuel);
+        self.interpret(context, &self.env(Session::default()))
+    }
+
+    fn interpret(&self, context: &Context, env: &Env) -> core::result::Result<u64, Fault> {
+        let outcome = interp::run(&self.code, &self.shared, context, env, self.fuel);
+        if !env.reserved.is_empty() {
+            env.reserved.abandon();
+        }
         match outcome {
             Ok(_) => {}
             Err(Fault::Fuel) => {
@@ -289,11 +331,14 @@ impl Program {
     }
 
     #[inline(always)]
-    fn env(&self) -> Env {
+    fn env(&self, session: Session) -> Env {
         Env {
             frame: Cell::new(0),
-            exhausted: Cell::new(0),
+            ended: Cell::new(0),
             shared: NonNull::from(&*self.shared).as_ptr(),
+            session: Cell::new(session.word),
+            is_return: session.is_return.into(),
+            reserved: Reserved::new(),
         }
     }
 

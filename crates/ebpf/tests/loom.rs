@@ -372,6 +372,50 @@ fn ring_record_without_header_must_fail() {
     record_is_whole!(no_header);
 }
 
+/// Two records that are reserved, written by their address, and committed, one of them to be skipped, meet a
+/// consumer. The second one does not fit before the ring's end.
+macro_rules! reservation_is_whole {
+    ($variant:ident) => {
+        loom::model(|| {
+            let ring = Arc::new($variant::ring::Ring::new(64));
+            let word = loom::sync::atomic::AtomicU64::new(1);
+            // SAFETY: the address of a word.
+            unsafe { ring.push((&raw const word).cast(), 8) }.expect("room");
+            assert_eq!(ring.pop(), Some(1_u64.to_le_bytes().to_vec()));
+            let producer = loom::thread::spawn({
+                let ring = Arc::clone(&ring);
+                move || {
+                    for (value, keep) in [(7, false), (8, true)] {
+                        // There may be none yet, while the first one is being skipped.
+                        let Ok(record) = ring.reserve(24) else { return false };
+                        // SAFETY: words of the ring, which are atomics here.
+                        let word = unsafe { &*record.data.cast::<loom::sync::atomic::AtomicU64>() };
+                        word.store(value, loom::sync::atomic::Ordering::Relaxed);
+                        ring.commit(record.at, 24, keep);
+                    }
+                    true
+                }
+            });
+            let mut got: Vec<_> = ring.pop().into_iter().collect();
+            let both = producer.join().expect("no panic");
+            got.extend(std::iter::from_fn(|| ring.pop()));
+            let first: Vec<_> = got.iter().map(|record| record[0]).collect();
+            assert_eq!(first, if both { &[8][..] } else { &[] }, "records");
+        });
+    };
+}
+
+#[test]
+fn ring_reservation_is_whole() {
+    reservation_is_whole!(good);
+}
+
+#[test]
+#[should_panic(expected = "records")]
+fn ring_reservation_without_header_must_fail() {
+    reservation_is_whole!(no_header);
+}
+
 /// A full ring: a producer takes the space that the consumer has just given back.
 macro_rules! space_is_given_back {
     ($variant:ident) => {

@@ -25,6 +25,8 @@ pub const BUCKETS: usize = 65;
 pub const MAX_KEYS: usize = 256;
 /// Values of one map that a reply shows at most.
 pub const MAX_MAP_ENTRIES: usize = 4096;
+/// Records of one ring buffer that a reply hands over at most.
+pub const MAX_RECORDS: usize = 4096;
 /// Behind a function's name, the name of its return.
 pub const RETURN: &str = "%return";
 /// The field that holds the return value.
@@ -146,7 +148,13 @@ pub struct Map {
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
     /// Bytes of one value.
     pub value_size: u32,
-    /// There are more entries.
+    /// Records of a ring buffer, the oldest first, as many as [`MAX_RECORDS`]. They are taken out: each is
+    /// handed over once.
+    pub records: Vec<Vec<u8>>,
+    /// What was lost so far: records and updates that found no room, or the place busy, and records that a
+    /// run which was cut short has left.
+    pub lost: u64,
+    /// There are more entries, or there may be more records.
     pub cut: bool,
 }
 

@@ -1,7 +1,8 @@
 //! `owlet attach --prog`: an eBPF program on traced functions. Loaded and verified here, run in the process.
 //!
 //! The process gets the image only when the verifier has passed every program of it. Its maps are read at the
-//! end, and every now and then before, for the case that the process ends first.
+//! end, and every now and then before, for the case that the process ends first. Records of ring buffers are
+//! shown as they come.
 
 use super::functions;
 use crate::agents;
@@ -13,7 +14,7 @@ use crate::out::{Out, note};
 use crate::recorder::nap;
 use crate::recorder::stop::Stop;
 use crate::text::{count, escape, plural};
-use owlet_ebpf::image::{ProgramDef, ProgramKind};
+use owlet_ebpf::image::{MapKind, ProgramDef, ProgramKind};
 use owlet_ebpf::load::{self, Verified};
 use owlet_wire::functions::{Attach, Map, Standing, Work};
 use rustix::event::{PollFd, PollFlags};
@@ -21,8 +22,12 @@ use serde_json::json;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How old the last known state of a process that ends may be.
+/// How old the last known state of a process that ends may be, and its records.
 const LOOK: Duration = Duration::from_millis(500);
+/// The same of a program with ring buffers, which are to be emptied.
+const LOOK_AT_RECORDS: Duration = Duration::from_millis(50);
+/// How replies call ring buffers.
+const RING: &str = "ringbuf";
 /// Objects larger than this are none.
 const OBJECT_MAX: u64 = 16 << 20;
 
@@ -48,11 +53,17 @@ pub(super) fn run(
         escape(program.as_bytes()),
         plural(functions as u64, "traced function")
     );
-    let (standing, ended) = watch(args, client, &mut stop)?;
+    let rings = verified.image().maps.iter().any(|map| map.kind == MapKind::RingBuf);
+    let look = if rings { LOOK_AT_RECORDS } else { LOOK };
+    let (standing, ended) = watch(args, client, &mut stop, look)?;
     if ended {
-        note!("warning: {whose} has ended: what its last {} ms did is missing", LOOK.as_millis());
+        note!("warning: {whose} has ended: what its last {} ms did is missing", look.as_millis());
     }
     show(args, &standing)?;
+    for map in standing.maps.iter().filter(|map| map.lost > 0) {
+        let (name, lost) = (escape(map.name.as_bytes()), map.lost);
+        note!("note: map {name} had no room, or was busy, {}", plural(lost, "time"));
+    }
     for (n, what) in
         [(standing.missed, "missed inside the program"), (standing.faults, "cut short")]
     {
@@ -119,8 +130,13 @@ fn kind(kind: ProgramKind) -> &'static str {
     }
 }
 
-/// Waits for the end; how things stood then, and whether it was the process's.
-fn watch(args: &AttachArgs, client: &Client, stop: &mut Stop) -> Result<(Standing, bool)> {
+/// Waits for the end, and shows records meanwhile; how things stood then, and whether it was the process's.
+fn watch(
+    args: &AttachArgs,
+    client: &Client,
+    stop: &mut Stop,
+    look: Duration,
+) -> Result<(Standing, bool)> {
     let deadline = args.duration.map(|duration| Instant::now() + duration);
     let mut last = Standing::default();
     let mut looked = None::<Instant>;
@@ -130,10 +146,18 @@ fn watch(args: &AttachArgs, client: &Client, stop: &mut Stop) -> Result<(Standin
             // What is counted is final then. If that does not work, asking does not either.
             let _ = client.detach_own_functions();
         }
-        if over || looked.is_none_or(|at| at.elapsed() >= LOOK) {
+        if over || looked.is_none_or(|at| at.elapsed() >= look) {
             looked = Some(Instant::now());
             match client.standing(true) {
-                Ok(standing) => last = standing,
+                Ok(standing) => {
+                    last = standing;
+                    records(args, &last)?;
+                    if last.maps.iter().any(|map| map.cut && !map.records.is_empty()) {
+                        // There are more, and nobody but us to take them.
+                        looked = None;
+                        continue;
+                    }
+                }
                 Err(_) if client.closed() => return Ok((last, true)),
                 Err(error) => return Err(agents::explain(client.pid, &error)),
             }
@@ -146,9 +170,27 @@ fn watch(args: &AttachArgs, client: &Client, stop: &mut Stop) -> Result<(Standin
     }
 }
 
-fn show(args: &AttachArgs, standing: &Standing) -> Result<()> {
+/// Records of ring buffers, one a line.
+fn records(args: &AttachArgs, standing: &Standing) -> Result<()> {
     let mut out = Out::new();
     for map in &standing.maps {
+        let name = escape(map.name.as_bytes());
+        for record in &map.records {
+            if args.json.on {
+                out.json(&json!({
+                    "map": map.name, "kind": map.kind, "record": hex(record), "words": words(record),
+                }))?;
+            } else {
+                out.line(format_args!("{name}: {}", readable(record)))?;
+            }
+        }
+    }
+    out.finish()
+}
+
+fn show(args: &AttachArgs, standing: &Standing) -> Result<()> {
+    let mut out = Out::new();
+    for map in standing.maps.iter().filter(|map| map.kind != RING) {
         // Bytes of a whole value for each CPU lie one behind the other.
         let size = usize::try_from(map.value_size).unwrap_or(usize::MAX).max(1);
         if args.json.on {
@@ -176,18 +218,22 @@ fn table(out: &mut Out, map: &Map) -> Result<()> {
     let (name, kind) = (escape(map.name.as_bytes()), escape(map.kind.as_bytes()));
     out.line(format_args!("{name} ({kind}), {} set:", plural(shown.len() as u64, "value")))?;
     for (key, value) in shown {
-        let value: Vec<_> = match words(value) {
-            Some(words) => words.into_iter().map(count).collect(),
-            None => vec![hex(value)],
-        };
         let key = match (key.len(), words(key)) {
             (_, Some(words)) => words.into_iter().map(count).collect::<Vec<_>>().join(" "),
             (4, _) => key.iter().rev().fold(0_u64, |n, byte| n << 8 | u64::from(*byte)).to_string(),
             _ => hex(key),
         };
-        out.line(format_args!("  {key:>16}  {}", value.join(" ")))?;
+        out.line(format_args!("  {key:>16}  {}", readable(value)))?;
     }
     Ok(())
+}
+
+/// Whole words as numbers, everything else as bytes.
+fn readable(bytes: &[u8]) -> String {
+    match words(bytes) {
+        Some(words) => words.into_iter().map(count).collect::<Vec<_>>().join(" "),
+        None => hex(bytes),
+    }
 }
 
 /// Bytes as 64-bit words, if they are whole ones.

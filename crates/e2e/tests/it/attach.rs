@@ -318,6 +318,53 @@ fn list_shows_traced_functions() -> Result<()> {
     Ok(())
 }
 
+/// Records of a ring buffer are shown as they come, from both ends of the calls; what found no room is counted.
+#[test]
+fn an_ebpf_program_sends_records_and_they_are_shown() -> Result<()> {
+    let mut program = start()?;
+    let pid = program.pid().to_string();
+    let object = format!("{}/../ebpf/testdata/records.o", env!("CARGO_MANIFEST_DIR"));
+    for json in [true, false] {
+        let mut args = vec!["attach", "-p", &pid, "*::get", "--prog", &object];
+        args.extend(json.then_some("--json"));
+        let running = Running::start(&args)?;
+        // A little at a time: the buffer has 4096 bytes and is emptied every now and then.
+        for _ in 0..10 {
+            call(&mut program, "get 10")?;
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let ran = running.stop()?;
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert!(!ran.stderr.contains("no room"), "{}", ran.stderr);
+        if !json {
+            let records = ran.stdout.lines().filter(|line| line.starts_with("records: "));
+            // All returns, half of the entries.
+            assert_eq!(records.count(), 150, "{}", ran.stdout);
+            continue;
+        }
+        let lines = ran.json()?;
+        let records = lines.iter().filter(|line| line["map"] == "records");
+        let words: Vec<Vec<u64>> = records
+            .map(|line| {
+                assert_eq!(line["kind"], "ringbuf");
+                serde_json::from_value(line["words"].clone()).expect("whole words")
+            })
+            .collect();
+        let ends = words.iter().filter(|words| words.len() == 2).map(|words| words[0]);
+        assert!(ends.eq(0..100), "{}", ran.stdout);
+        let begins = words.iter().filter(|words| words.len() == 7).map(|words| words[0]);
+        assert!(begins.eq((0..100).step_by(2)), "{}", ran.stdout);
+        // The other map is shown at the end.
+        assert!(lines.last().is_some_and(|line| line["map"] == ".bss"), "{}", ran.stdout);
+    }
+    // All at once: some records are lost, and that is said.
+    let running = Running::start(&["attach", "-p", &pid, "*::get", "--prog", &object])?;
+    call(&mut program, "get 100000")?;
+    let ran = running.stop()?;
+    assert!(ran.stderr.contains("note: map records had no room"), "{}", ran.stderr);
+    Ok(())
+}
+
 /// The object is loaded and verified by the command, and runs in the program.
 #[test]
 fn an_ebpf_program_counts_calls_and_its_map_is_shown() -> Result<()> {
@@ -336,9 +383,15 @@ fn an_ebpf_program_counts_calls_and_its_map_is_shown() -> Result<()> {
     // The program adds three a call.
     assert_eq!(counts, [300; 4], "{}", ran.stdout);
     assert!(ran.verdict().starts_with("ran 400 times ("), "{}", ran.stderr);
-    for (name, why) in
-        [("bad_null", "check the result"), ("bad_loop", "refused"), ("none", "No such")]
-    {
+    for (name, why) in [
+        ("bad_null", "check the result"),
+        ("bad_loop", "the loop is not proved to end"),
+        ("bad_bounds", "bad_bounds.bpf.c:11: table[index] += 1;"),
+        ("bad_read", "stack content is not numeric"),
+        ("bad_helper", "helper 58 does not exist here"),
+        ("bad_leak", "hint: end every record with bpf_ringbuf_submit"),
+        ("none", "No such"),
+    ] {
         let ran = run(&["attach", "-p", &pid, "*::get", "--prog", &object(name)])?;
         assert_ne!(ran.code, 0, "{name}");
         assert!(ran.stderr.to_lowercase().contains(&why.to_lowercase()), "{name}: {}", ran.stderr);

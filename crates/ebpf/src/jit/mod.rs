@@ -10,6 +10,10 @@
 //! r9 to r11 are scratch within one instruction; r9 carries the [`Env`](crate::helper::Env) into calls. r12 holds
 //! the fuel, if the program jumps backwards at all.
 //!
+//! An atomic operation on something not aligned to its width ends the run, as in the interpreter: the machine
+//! would do it, but at a cost to all CPUs, and some systems kill who asks for it. Where the address is R10 and
+//! a number, it is known to be aligned; otherwise it is looked at, which takes two instructions.
+//!
 //! # Frames
 //! The outermost function sets up, from high to low addresses: return address, rbp (which rbp then points
 //! to), one frame of 512 bytes for each function that can be active at once, saved registers, the address
@@ -17,7 +21,7 @@
 //! bare. A local call moves rbp down by a frame, so that frames lie one below the other as the verifier
 //! thinks they do; native frames hold saved registers and the environment only.
 //!
-//! Running out of fuel, at any depth, goes back to the stack pointer that the outermost function noted in
+//! Running out of fuel, or such a fault, at any depth, goes back to the stack pointer that the outermost function noted in
 //! the environment; that function has therefore saved whatever any function of the program uses.
 //!
 //! # Memory of code
@@ -36,7 +40,7 @@ use owlet_sys::executable::Executable;
 
 use crate::asm::{Alu, Atomic, Cond, Reg};
 use crate::decode::{Code, FRAME_SIZE, Function, Insn, Operand, Size};
-use crate::helper::{Env, Helper};
+use crate::helper::{Env, Helper, NO_FUEL, UNALIGNED};
 use crate::map::Map;
 use crate::program::{Context, Shared};
 use emit::*;
@@ -68,7 +72,12 @@ pub(crate) fn compile(code: &Code, shared: &Shared, fuel: u32) -> Result<Compile
     for (index, function) in code.functions.iter().enumerate() {
         compiler.function(index, function);
     }
-    compiler.out_of_fuel();
+    if compiler.fueled {
+        compiler.end(NO_FUEL);
+    }
+    if compiler.checked {
+        compiler.end(UNALIGNED);
+    }
     let bytes = compiler.finish().ok_or("the code is too large")?;
     match Executable::new(&bytes) {
         Ok(code) => Ok(Compiled { code }),
@@ -98,7 +107,8 @@ const fn native(reg: Reg) -> Native {
 enum Target {
     Slot(usize),
     Function(usize),
-    OutOfFuel,
+    /// The end of a run for one of these reasons.
+    End(u64),
 }
 
 /// Native frame of a function.
@@ -124,16 +134,20 @@ struct Compiler<'a> {
     stack: i32,
     /// The program jumps backwards.
     fueled: bool,
-    out_of_fuel: usize,
+    /// The program does atomic operations that must be looked at.
+    checked: bool,
+    /// Where runs are ended, by reason.
+    ends: [usize; 3],
     current: usize,
 }
 
 impl<'a> Compiler<'a> {
     fn new(code: &'a Code, shared: &'a Shared, fuel: u32) -> Self {
-        let mut fueled = false;
+        let (mut fueled, mut checked) = (false, false);
         let mut stack = code.functions.len() > 1;
         for (at, insn) in code.insns.iter().enumerate() {
             fueled |= is_backward(at, insn);
+            checked |= is_checked(insn);
             stack |= mentions(insn, Reg::R10);
         }
         let depth = i32::try_from(code.depth * FRAME_SIZE).unwrap_or(0);
@@ -148,7 +162,8 @@ impl<'a> Compiler<'a> {
             frames: Vec::new(),
             stack: if stack { depth } else { 0 },
             fueled,
-            out_of_fuel: 0,
+            checked,
+            ends: [0; 3],
             current: 0,
         };
         compiler.frames = (0..code.functions.len()).map(|index| compiler.frame(index)).collect();
@@ -177,7 +192,10 @@ impl<'a> Compiler<'a> {
         });
         let backward = own.clone().any(|function| {
             let range = function.start..function.end;
-            range.clone().zip(body(function)).any(|(at, insn)| is_backward(at, insn))
+            range
+                .clone()
+                .zip(body(function))
+                .any(|(at, insn)| is_backward(at, insn) || is_checked(insn))
         });
         let env = calls || backward;
         // At the start rsp is 8 beside a multiple of 16; a pushed rbp makes that good.
@@ -225,8 +243,10 @@ impl<'a> Compiler<'a> {
             // The outermost function is handed the environment as second argument.
             self.emit.store(RSP, 0, if outermost { RSI } else { R9 });
         }
-        if outermost && self.fueled {
+        if outermost && (self.fueled || self.checked) {
             self.emit.store(RSI, offset(core::mem::offset_of!(Env, frame)), RSP);
+        }
+        if outermost && self.fueled {
             self.emit.constant(R12, self.fuel.into());
         }
     }
@@ -247,16 +267,15 @@ impl<'a> Compiler<'a> {
         self.emit.raw(&[0xc3]);
     }
 
-    /// Where backward jumps go when there is no fuel left.
-    fn out_of_fuel(&mut self) {
-        self.out_of_fuel = self.emit.here();
-        if !self.fueled {
-            return;
+    /// Where a run is ended for a reason: by backward jumps when there is no fuel left, say.
+    fn end(&mut self, reason: u64) {
+        if let Some(end) = usize::try_from(reason).ok().and_then(|n| self.ends.get_mut(n)) {
+            *end = self.emit.here();
         }
         self.emit.load(R11, RSP, 0);
         self.emit.load(RSP, R11, offset(core::mem::offset_of!(Env, frame)));
-        self.emit.mem(Form::D, &[0xc7], 0, R11, offset(core::mem::offset_of!(Env, exhausted)));
-        self.emit.imm32(1);
+        self.emit.mem(Form::D, &[0xc7], 0, R11, offset(core::mem::offset_of!(Env, ended)));
+        self.emit.imm32(i32::try_from(reason).unwrap_or(0));
         self.emit.constant(RAX, 0);
         if self.stack != 0 {
             let frame = self.frames.first().cloned().unwrap_or_default();
@@ -273,7 +292,7 @@ impl<'a> Compiler<'a> {
             let to = match target {
                 Target::Slot(slot) => *self.slots.get(slot)?,
                 Target::Function(function) => *self.functions.get(function)?,
-                Target::OutOfFuel => self.out_of_fuel,
+                Target::End(reason) => *self.ends.get(usize::try_from(reason).ok()?)?,
             };
             let distance = i64::try_from(to).ok()? - i64::try_from(at + 4).ok()?;
             let bytes = i32::try_from(distance).ok()?.to_le_bytes();
@@ -300,7 +319,7 @@ impl<'a> Compiler<'a> {
     /// Pays for a backward jump.
     fn pay(&mut self) {
         self.emit.arith_imm(false, SUB, R12, 1);
-        self.jump_if(cc::S, Target::OutOfFuel);
+        self.jump_if(cc::S, Target::End(NO_FUEL));
     }
 
     fn insn(&mut self, at: usize, insn: Insn) {
@@ -342,6 +361,9 @@ impl<'a> Compiler<'a> {
             }
             Insn::Store { size, dst, off, src } => self.store(size, native(dst), off.into(), src),
             Insn::Atomic { wide, op, dst, off, src } => {
+                if is_checked(&insn) {
+                    self.aligned(wide, native(dst), off.into());
+                }
                 self.atomic(wide, op, (native(dst), off.into()), native(src));
             }
             Insn::Jump { target } => {
@@ -532,6 +554,16 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    /// Ends the run if an address is not aligned to the width.
+    fn aligned(&mut self, wide: bool, base: Native, disp: i32) {
+        let emit = &mut self.emit;
+        // lea r11, [base + disp]; test r11b, mask
+        emit.mem(Form::D, &[0x8d], R11, base, disp);
+        emit.rr_byte(false, &[0xf6], 0, R11);
+        emit.raw(&[if wide { 7 } else { 3 }]);
+        self.jump_if(cc::NE, Target::End(UNALIGNED));
+    }
+
     fn atomic(&mut self, wide: bool, op: Atomic, (base, disp): (Native, i32), src: Native) {
         let emit = &mut self.emit;
         let locked = Form::locked(wide);
@@ -667,6 +699,17 @@ fn condition(cond: Cond) -> u8 {
 
 fn is_backward(at: usize, insn: &Insn) -> bool {
     matches!(insn, Insn::Jump { target } | Insn::Branch { target, .. } if *target <= at)
+}
+
+/// Whether an instruction is an atomic operation whose alignment shows in the address only. (R10 is a
+/// multiple of 16.)
+fn is_checked(insn: &Insn) -> bool {
+    match *insn {
+        Insn::Atomic { wide, dst, off, .. } => {
+            dst != Reg::R10 || off & (if wide { 7 } else { 3 }) != 0
+        }
+        _ => false,
+    }
 }
 
 /// Whether an instruction reads or writes a register by name.

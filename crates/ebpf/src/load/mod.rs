@@ -11,6 +11,7 @@
 mod elf;
 mod object;
 mod platform;
+mod reservations;
 mod verify;
 
 use std::fmt;
@@ -56,7 +57,15 @@ impl Refusal {
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         const HINTS: &[(&str, &str)] = &[
-            ("null access", "check the result of bpf_map_lookup_elem for 0 before using it"),
+            (
+                "null access",
+                "check the result of bpf_map_lookup_elem or bpf_ringbuf_reserve for 0 before using it",
+            ),
+            ("may be 0", "check the result of bpf_ringbuf_reserve for 0 before using it"),
+            (
+                "neither submitted nor discarded",
+                "end every record with bpf_ringbuf_submit or bpf_ringbuf_discard, on every way",
+            ),
             (
                 "Loop counter",
                 "give the loop a constant bound, and put barrier_var(i) into it: \
@@ -182,12 +191,12 @@ fn check(image: Image, lines: &[Lines]) -> Result<Verified> {
             return Err(refuse(None, None, why));
         }
         // Shape first: what is wrong there has a place, too.
-        match crate::decode::decode(&program.code, &image.maps) {
+        let code = match crate::decode::decode(&program.code, &image.maps) {
             Err(Error::Program { at, what }) => return Err(refuse(Some(at), None, what)),
             Err(other) => return Err(other),
-            Ok(_) => {}
-        }
-        verify::verify(program, &image.maps)
+            Ok(code) => code,
+        };
+        verify::verify(program, &code, &image.maps)
             .map_err(|found| refuse(found.at, found.instruction, found.why))?;
     }
     image.check()?;

@@ -34,12 +34,17 @@ pub(super) fn descriptor(map: usize) -> i32 {
 }
 
 impl Platform {
-    pub(super) fn new(kind: ProgramKind, maps: &[MapDef]) -> Self {
-        let maps = maps.iter().enumerate().map(|(index, map)| EbpfMapDescriptor {
+    /// `sizes`: ring buffers by their number, and the size of the records that are reserved there; they have
+    /// descriptors of their own, behind the others, in which records are values.
+    pub(super) fn new(kind: ProgramKind, maps: &[MapDef], sizes: &[(usize, u32)]) -> Self {
+        let plain = maps.iter().map(|map| (map, map.value_size));
+        let sized = sizes.iter().filter_map(|(map, size)| Some((maps.get(*map)?, *size)));
+        let all = plain.chain(sized);
+        let maps = all.enumerate().map(|(index, (map, value_size))| EbpfMapDescriptor {
             original_fd: descriptor(index),
             map_type: map.kind as u32,
             key_size: map.key_size,
-            value_size: map.value_size,
+            value_size,
             max_entries: map.max_entries,
             inner_map_fd: 0,
             name: map.name.clone(),
@@ -63,6 +68,17 @@ impl Platform {
             is_privileged: false,
             is_sleepable: false,
         }
+    }
+}
+
+/// Why a helper is not for programs of this kind.
+pub(super) fn misplaced(helper: Helper, kind: ProgramKind) -> Option<&'static str> {
+    match helper {
+        Helper::FuncRet if kind == ProgramKind::Entry => Some("there is no return value at entry"),
+        helper if helper.is_for_sessions() && kind != ProgramKind::Session => {
+            Some("only a session has two ends")
+        }
+        _ => None,
     }
 }
 
@@ -91,6 +107,8 @@ fn prototype(helper: Helper) -> HelperPrototype {
             Arg::LenOrZero => EbpfArgumentType::ConstSizeOrZero,
             Arg::Len => EbpfArgumentType::ConstSize,
             Arg::Long => EbpfArgumentType::PtrToLong,
+            // Of all that mean no more than "an address"; that it is a record, `reservations` sees to.
+            Arg::Record => EbpfArgumentType::PtrToTimer,
         };
     }
     HelperPrototype {
@@ -134,9 +152,8 @@ impl EbpfPlatform for Platform {
     }
 
     fn is_helper_usable(&self, n: i32) -> bool {
-        // There is no return value before the body has run.
-        let too_early = n == Helper::FuncRet as i32 && self.kind == ProgramKind::Entry;
-        !too_early && self.try_get_helper_prototype(n).is_some()
+        let helper = Helper::from_number(n);
+        helper.is_some_and(|helper| misplaced(helper, self.kind).is_none())
     }
 
     fn map_record_size(&self) -> usize {

@@ -1,5 +1,5 @@
-//! The verifier: `prevail`, which computes for every instruction what registers and stack may hold, and
-//! two checks of ours on what it found.
+//! The verifier: `prevail`, which computes for every instruction what registers and stack may hold, checks
+//! of ours on what it found, and what it cannot follow, in [`super::reservations`].
 //!
 //! It proves that a program reads nothing uninitialised, touches only context, stack and values of maps
 //! inside their bounds, gives helpers what they want, lets no address out, and ends. What it lets pass that
@@ -8,7 +8,9 @@
 //! - a write into the context, which is the caller's;
 //! - a compare-exchange with an address in R0: the verifier goes on taking R0 for that address, when it is
 //!   a number from memory;
-//! - a comparison of an address with a number other than 0, which lets the address out bit by bit.
+//! - a comparison of an address with a number other than 0, which lets the address out bit by bit;
+//! - an atomic operation at an address that is known and not aligned to the width. (Where the verifier does
+//!   not know the address, the engines look at it.)
 
 use prevail::crab::ebpf_domain::DomainContext;
 use prevail::crab::string_constraints::StringInvariant;
@@ -22,11 +24,11 @@ use prevail::spec::config::{EbpfRuntimeConfig, EbpfVerifierOptions, VerbosityOpt
 use prevail::spec::type_descriptors::ProgramInfo;
 use prevail::spec::vm_isa::EbpfInst;
 
-use super::platform::{GROUPS, Platform, descriptor};
-use crate::asm::{self, Slot};
-use crate::decode::{FRAME_SIZE, FRAMES};
-use crate::helper::Helper;
-use crate::image::{MapDef, ProgramDef, ProgramKind};
+use super::platform::{GROUPS, Platform, descriptor, misplaced};
+use super::reservations;
+use crate::asm::Slot;
+use crate::decode::{Code, FRAME_SIZE, FRAMES, Insn};
+use crate::image::{MapDef, ProgramDef};
 
 /// Why not, and where.
 pub(super) struct Finding {
@@ -52,11 +54,21 @@ fn options() -> EbpfVerifierOptions {
 }
 
 /// Verifies a program whose shape is right.
-pub(super) fn verify(program: &ProgramDef, maps: &[MapDef]) -> Result<(), Finding> {
-    too_early(program)?;
-    let platform = Platform::new(program.kind, maps);
+pub(super) fn verify(program: &ProgramDef, code: &Code, maps: &[MapDef]) -> Result<(), Finding> {
+    misplaced_helpers(program, code)?;
+    let sizes = reservations::follow(code).map_err(|(at, why)| Finding {
+        at: Some(at),
+        instruction: None,
+        why,
+    })?;
+    let loads = sizes.keys().copied().collect::<Vec<_>>();
+    let sizes = sizes.into_iter().filter_map(|(load, size)| match code.insns.get(load) {
+        Some(Insn::Map { map, .. }) => Some((*map, size)),
+        _ => None,
+    });
+    let platform = Platform::new(program.kind, maps, &sizes.collect::<Vec<_>>());
     let options = options();
-    let insts = instructions(&program.code);
+    let insts = instructions(&program.code, maps.len(), &loads);
     let mut info = ProgramInfo {
         map_descriptors: platform.maps().to_vec(),
         program_type: platform.program_type(),
@@ -103,11 +115,12 @@ pub(super) fn verify(program: &ProgramDef, maps: &[MapDef]) -> Result<(), Findin
     Ok(())
 }
 
-/// Slots in the verifier's words; maps by descriptor.
-fn instructions(code: &[u8]) -> Vec<EbpfInst> {
+/// Slots in the verifier's words; maps by descriptor. What the slots `loads` load has descriptors behind those
+/// of the `maps`.
+fn instructions(code: &[u8], maps: usize, loads: &[usize]) -> Vec<EbpfInst> {
     let (slots, _) = code.as_chunks::<8>();
     let mut second = false;
-    let translate = |bytes: &[u8; 8]| {
+    let translate = |(at, bytes): (usize, &[u8; 8])| {
         let slot = Slot::from_bytes(*bytes);
         let wide = !second && slot.op == 0x18;
         second = wide;
@@ -116,26 +129,27 @@ fn instructions(code: &[u8]) -> Vec<EbpfInst> {
             opcode: slot.op,
             dst_src: slot.dst | slot.src << 4,
             offset: slot.off,
-            imm: match usize::try_from(slot.imm) {
-                Ok(map) if names_map => descriptor(map),
+            imm: match (usize::try_from(slot.imm), loads.binary_search(&at)) {
+                (Ok(_), Ok(sized)) if names_map => descriptor(maps + sized),
+                (Ok(map), _) if names_map => descriptor(map),
                 _ => slot.imm,
             },
         }
     };
-    slots.iter().map(translate).collect()
+    slots.iter().enumerate().map(translate).collect()
 }
 
-/// There is no return value before the function has run. (The platform says so, too, in fewer words.)
-fn too_early(program: &ProgramDef) -> Result<(), Finding> {
-    let (slots, _) = program.code.as_chunks::<8>();
-    let call = asm::call(Helper::FuncRet as i32).to_bytes();
-    match slots.iter().position(|slot| *slot == call) {
-        Some(at) if program.kind == ProgramKind::Entry => {
-            let why = "helper get_func_ret: there is no return value at entry".to_owned();
-            Err(Finding { at: Some(at), instruction: None, why })
+/// Helpers that are not for programs of this kind. (The platform says so, too, in fewer words.)
+fn misplaced_helpers(program: &ProgramDef, code: &Code) -> Result<(), Finding> {
+    for (at, insn) in code.insns.iter().enumerate() {
+        if let Insn::Call { helper, .. } = insn
+            && let Some(why) = misplaced(*helper, program.kind)
+        {
+            let why = format!("helper {}: {why}", helper.name());
+            return Err(Finding { at: Some(at), instruction: None, why });
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// A message about the shape of the program; most end with the instruction's number: `(at 2)`.
@@ -180,6 +194,12 @@ fn ours(
     if written.v != 10 && !is_known(&known, written.v, &["stack", "shared"]) {
         return Some("only the stack and values of maps may be written, not the context");
     }
+    if let Instruction::Atomic(atomic) = instruction
+        && let Some(at) = known_offset(&known, written.v)
+        && (at + i64::from(atomic.access.offset)) % i64::from(atomic.access.width.bytes()) != 0
+    {
+        return Some("an atomic operation must be aligned to its width");
+    }
     let compares = matches!(instruction, Instruction::Atomic(a) if a.op == AtomicOp::CMPXCHG);
     if compares && !is_known(&known, 0, &["number"]) {
         return Some("R0 of a compare-exchange must be a number");
@@ -200,6 +220,14 @@ fn compares_alike(cond: &Condition, known: &StringInvariant) -> bool {
             number(cond.left) && number(right) || address(cond.left) && address(right)
         }
     }
+}
+
+/// Where a register points to in its frame or value, if that is known. Both begin at multiples of 8: frames
+/// have 512 bytes and are counted from the outermost's end.
+fn known_offset(facts: &StringInvariant, register: u8) -> Option<i64> {
+    let kinds = ["stack_offset", "shared_offset"].map(|kind| format!("r{register}.{kind}="));
+    let of = |fact: &String| kinds.iter().find_map(|kind| fact.strip_prefix(kind)?.parse().ok());
+    facts.value().iter().find_map(of)
 }
 
 /// Whether a register's type is known and one of `types`, by the verifier's printed facts: `r1.type=stack`,

@@ -25,6 +25,7 @@ use crate::image::{MAX_KEY, MapDef, MapKind};
 use crate::memory::{self, Values};
 
 use hash::Hash;
+pub(crate) use ring::Reservation;
 use ring::Ring;
 
 /// Errors that helpers return, as the kernel does.
@@ -32,6 +33,7 @@ pub(crate) mod errno {
     pub(crate) const ENOENT: i64 = -2;
     pub(crate) const E2BIG: i64 = -7;
     pub(crate) const EAGAIN: i64 = -11;
+    pub(crate) const EFAULT: i64 = -14;
     pub(crate) const EBUSY: i64 = -16;
     pub(crate) const EEXIST: i64 = -17;
     pub(crate) const EINVAL: i64 = -22;
@@ -105,6 +107,8 @@ pub struct MapStats {
     pub full: u64,
     /// Records that found no room in a ring buffer, or were too large for it.
     pub dropped: u64,
+    /// Records that a run reserved in a ring buffer and left so when it was cut short: discarded for it.
+    pub abandoned: u64,
 }
 
 /// Counters behind [`MapStats`].
@@ -113,6 +117,7 @@ struct Counts {
     busy: AtomicU64,
     full: AtomicU64,
     dropped: AtomicU64,
+    abandoned: AtomicU64,
 }
 
 /// A map.
@@ -183,6 +188,7 @@ impl Map {
             busy: self.counts.busy.load(Relaxed),
             full: self.counts.full.load(Relaxed),
             dropped: self.counts.dropped.load(Relaxed),
+            abandoned: self.counts.abandoned.load(Relaxed),
         }
     }
 
@@ -425,6 +431,36 @@ impl Map {
             self.counts.dropped.fetch_add(1, Relaxed);
         }
         done.map_or_else(|error| error, |()| 0)
+    }
+
+    /// Takes room for a record in a ring buffer; `None` is counted.
+    pub(crate) fn reserve(&self, len: u64) -> Option<Reservation> {
+        let Store::Ring(ring) = &self.store else { return None };
+        let found = usize::try_from(len).ok().and_then(|len| ring.reserve(len).ok());
+        if found.is_none() {
+            self.lost();
+        }
+        found
+    }
+
+    /// A record that no room was asked for is lost.
+    #[cold]
+    pub(crate) fn lost(&self) {
+        self.counts.dropped.fetch_add(1, Relaxed);
+    }
+
+    /// Ends a reservation of `len` bytes.
+    pub(crate) fn commit(&self, at: u64, len: usize, keep: bool) {
+        if let Store::Ring(ring) = &self.store {
+            ring.commit(at, len, keep);
+        }
+    }
+
+    /// Ends a reservation that its run has left.
+    #[cold]
+    pub(crate) fn abandon(&self, at: u64, len: usize) {
+        self.counts.abandoned.fetch_add(1, Relaxed);
+        self.commit(at, len, false);
     }
 
     /// What `bpf_ringbuf_query` answers.

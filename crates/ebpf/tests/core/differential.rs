@@ -16,6 +16,8 @@ const DATA: i16 = 128;
 const KEY: i16 = -136;
 const VALUE: i16 = -152;
 const COUNTER: i16 = -160;
+/// Number of the ring buffer among the maps.
+const RING: i32 = 4;
 
 /// Makes a program out of random words: whatever they are, the program is valid and ends.
 struct Builder<'a> {
@@ -185,6 +187,9 @@ impl Builder<'_> {
     }
 
     fn helper(&mut self) {
+        if self.below(3) == 0 {
+            return self.places();
+        }
         let key = self.below(6).cast_signed();
         let value = self.imm();
         let map = 1 + self.below(3).cast_signed();
@@ -260,6 +265,107 @@ impl Builder<'_> {
         };
     }
 
+    /// Over something that is never run, and back, by all jumps that ask for nothing.
+    fn jump(&mut self, depth: u32) {
+        let wide = self.below(2) == 0;
+        let at = self.slots.len();
+        self.push(&[asm::exit()]);
+        if depth < 3 {
+            self.body(depth + 1);
+        } else {
+            self.alu();
+        }
+        let len = i32::try_from(self.slots.len() - at).unwrap();
+        // There, to a jump that leads back; and from there on.
+        self.slots[at] =
+            if wide { asm::ja32(len - 1) } else { asm::ja(i16::try_from(len - 1).unwrap()) };
+        self.push(&[asm::ja(1)]);
+        self.slots.push(asm::ja(0));
+        let back = if self.below(2) == 0 { asm::ja32(-2) } else { asm::ja(-2) };
+        self.push(&[asm::ja(1), back]);
+    }
+
+    /// A record: reserved, filled in, submitted or discarded; or sent at once.
+    fn record(&mut self) {
+        let (word, size) = (self.imm(), 8 + 8 * self.below(8).cast_signed());
+        let keep = self.below(3).cast_signed();
+        self.push(&asm::load_map(Reg::R1, RING));
+        if keep == 2 {
+            self.push(&[
+                asm::alu(Alu::Mov, Reg::R2, Reg::R10),
+                asm::alu_imm(Alu::Add, Reg::R2, (-DATA).into()),
+                asm::alu_imm(Alu::Mov, Reg::R3, size),
+                asm::alu_imm(Alu::Mov, Reg::R4, 0),
+                asm::call(130),
+            ]);
+        } else {
+            self.push(&[
+                asm::alu_imm(Alu::Mov, Reg::R2, size),
+                asm::alu_imm(Alu::Mov, Reg::R3, 0),
+                asm::call(131),
+                asm::jump_imm(Cond::Eq, Reg::R0, 0, 4),
+                asm::store_imm(8, Reg::R0, 0, word),
+                asm::alu(Alu::Mov, Reg::R1, Reg::R0),
+                asm::alu_imm(Alu::Mov, Reg::R2, 0),
+                asm::call(132 + keep),
+            ]);
+        }
+        let what = self.below(4).cast_signed();
+        self.push(&asm::load_map(Reg::R1, RING));
+        self.push(&[asm::alu_imm(Alu::Mov, Reg::R2, what), asm::call(134)]);
+        self.refill();
+    }
+
+    /// A helper that fills a place in the stack, or says something about the run.
+    fn places(&mut self) {
+        let number = [4, 45, 112, 113, 114, 115, 16, 183, 184, 6, 5, 7, 14, 10_001, 10_002, 10_003]
+            [self.below(16) as usize];
+        let room = 1 + self.below(16).cast_signed();
+        let place =
+            |reg| [asm::alu(Alu::Mov, reg, Reg::R10), asm::alu_imm(Alu::Add, reg, VALUE.into())];
+        self.push(&[0, 8].map(|at| asm::store_imm(8, Reg::R10, VALUE + at, -1)));
+        match number {
+            4 | 45 | 112..=115 => {
+                self.push(&place(Reg::R1));
+                self.push(&[asm::alu_imm(Alu::Mov, Reg::R2, room)]);
+                // The context, or nothing.
+                if self.below(2) == 0 {
+                    self.push(&[asm::alu(Alu::Mov, Reg::R3, Reg::R9)]);
+                } else {
+                    self.push(&[asm::alu_imm(Alu::Mov, Reg::R3, 8)]);
+                }
+            }
+            16 | 6 => {
+                self.push(&place(Reg::R1));
+                self.push(&[asm::alu_imm(Alu::Mov, Reg::R2, room)]);
+            }
+            183 => {
+                let n = self.below(6).cast_signed();
+                let args =
+                    [asm::alu(Alu::Mov, Reg::R1, Reg::R9), asm::alu_imm(Alu::Mov, Reg::R2, n)];
+                self.push(&args);
+                self.push(&place(Reg::R3));
+            }
+            184 => {
+                self.push(&[asm::alu(Alu::Mov, Reg::R1, Reg::R9)]);
+                self.push(&place(Reg::R2));
+            }
+            _ => {
+                let word = self.imm();
+                let args =
+                    [asm::alu(Alu::Mov, Reg::R1, Reg::R9), asm::alu_imm(Alu::Mov, Reg::R2, word)];
+                self.push(&args);
+            }
+        }
+        self.push(&[asm::call(number)]);
+        if [5, 7, 14].contains(&number) {
+            // Time, chance and the thread are nobody's business.
+            self.push(&[asm::alu_imm(Alu::Mov, Reg::R0, number)]);
+        }
+        self.push(&[asm::load(8, Reg::R1, Reg::R10, VALUE), asm::alu(Alu::Xor, Reg::R0, Reg::R1)]);
+        self.refill();
+    }
+
     fn repeat(&mut self, depth: u32) {
         let counter = COUNTER - 8 * self.loops;
         self.loops += 1;
@@ -283,7 +389,7 @@ impl Builder<'_> {
 
     fn body(&mut self, depth: u32) {
         for _ in 0..1 + self.below(6) {
-            match self.below(16) {
+            match self.below(19) {
                 0..=4 => self.alu(),
                 5 | 6 => self.unary(),
                 7..=9 => self.memory(),
@@ -292,6 +398,8 @@ impl Builder<'_> {
                 13 if depth < 3 => self.branch(depth),
                 14 if depth < 3 => self.repeat(depth),
                 15 => self.call(),
+                16 => self.jump(depth),
+                17 => self.record(),
                 _ => self.alu(),
             }
         }
@@ -366,6 +474,7 @@ fn maps() -> Vec<MapDef> {
         MapDef::array("array", 16, 4),
         MapDef::hash("hash", 8, 16, 3),
         MapDef::array("odd", 16, 5),
+        MapDef::ring("ring", 4096),
     ]
 }
 
@@ -377,6 +486,7 @@ fn contents(maps: &[Map]) -> Vec<(Vec<u8>, Vec<u8>)> {
             map.read(&key, &mut value).expect("a key that is there");
             all.push((key, value));
         }
+        all.extend(std::iter::from_fn(|| map.pop()).map(|record| (Vec::new(), record)));
     }
     all.sort();
     all
@@ -404,10 +514,82 @@ fn same(words: &[u32]) -> Result<(), TestCaseError> {
 /// The same programs in every run: 3,000 of them, seconds.
 #[test]
 fn both_engines_agree() {
+    run(same);
+}
+
+fn run(check: impl Fn(&[u32]) -> Result<(), TestCaseError>) {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[23; 32]);
     let config = Config { cases: 3000, failure_persistence: None, ..Config::default() };
     let words = prop::collection::vec(any::<u32>(), 1..300);
-    TestRunner::new_with_rng(config, rng).run(&words, |words| same(&words)).unwrap();
+    TestRunner::new_with_rng(config, rng).run(&words, |words| check(&words)).unwrap();
+}
+
+/// What an instruction is, without its operands: the operation, and what else tells it from others.
+type Kind = (u8, &'static str, i32);
+
+fn kind(slot: Slot) -> Kind {
+    match slot.op {
+        0x18 => (slot.op, "source", slot.src.into()),
+        0x85 if slot.src == 1 => (slot.op, "function", 0),
+        0x85 => (slot.op, "helper", slot.imm),
+        0xd4 | 0xd7 | 0xdc => (slot.op, "bits", slot.imm),
+        0xc3 | 0xdb => (slot.op, "atomic", slot.imm),
+        op if matches!(op & 7, 4 | 7) => (op, "offset", slot.off.into()),
+        op => (op, "", 0),
+    }
+}
+
+/// All kinds of instruction that the decoder knows: it is asked about every operation with every number that
+/// tells kinds apart.
+fn known() -> std::collections::BTreeSet<Kind> {
+    let helpers = (0..300).chain(10_000..10_010);
+    let numbers: Vec<i32> = [16, 32, 64].into_iter().chain(helpers).collect();
+    let mut known = std::collections::BTreeSet::new();
+    for op in 0..=255 {
+        for (src, off, imm) in [0, 1, 2].into_iter().flat_map(|src| {
+            let offs = [0, 1, 8, 16, 32].into_iter().map(move |off| (src, off, 0));
+            offs.chain(numbers.iter().map(move |imm| (src, 0, *imm)))
+        }) {
+            let slot = Slot { op, dst: 0, src, off, imm };
+            let second = Slot { op: 0, dst: 0, src: 0, off: 0, imm: 0 };
+            // Behind it, for jumps and functions to lead to.
+            let exit = asm::exit();
+            for slots in [&[slot, exit, exit][..], &[slot, second, exit], &[slot]] {
+                if image(maps(), slots).check().is_ok() {
+                    known.insert(kind(slot));
+                }
+            }
+        }
+    }
+    known
+}
+
+/// Every operation that there is occurs in the programs of [`both_engines_agree`], and not just once.
+#[test]
+fn every_operation_is_generated() {
+    let found = std::cell::RefCell::new(std::collections::BTreeMap::<Kind, u32>::new());
+    run(|words| {
+        let mut second = false;
+        for slot in program(words) {
+            if !second {
+                *found.borrow_mut().entry(kind(slot)).or_default() += 1;
+            }
+            second = !second && slot.op == 0x18;
+        }
+        Ok(())
+    });
+    let (known, found) = (known(), found.into_inner());
+    let text = |(op, what, n): &Kind| format!("{op:#04x} {what} {n}");
+    for kind in &known {
+        println!("{:>8} times {}", found.get(kind).unwrap_or(&0), text(kind));
+    }
+    // Six sizes of arithmetic operands, 28 jumps, 40 atomics, and so on: the decoder's tables are not empty.
+    assert!(known.len() > 160, "only {} kinds are known", known.len());
+    let rare: Vec<_> =
+        known.iter().filter(|kind| found.get(kind).is_none_or(|n| *n < 20)).map(text).collect();
+    assert!(rare.is_empty(), "{} of {} are rare: {rare:?}", rare.len(), known.len());
+    let unknown: Vec<_> = found.keys().filter(|kind| !known.contains(kind)).map(text).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 /// The comparison compares: here the engines are different ones.

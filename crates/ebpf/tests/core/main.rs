@@ -7,4 +7,5 @@ mod engines;
 mod images;
 mod maps;
 mod quiet;
+mod records;
 mod shapes;

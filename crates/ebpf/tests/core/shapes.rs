@@ -61,7 +61,7 @@ fn programs_of_the_wrong_shape_are_refused() {
         (&[raw(0x8d, 0, 0, 0, 1), exit], "operation 0x8d"),
         (&[raw(0x95, 0, 0, 0, 1)], "imm of 0x95 is 1, must be 0"),
         (&[asm::call(0), exit], "helper 0 does not exist here"),
-        (&[asm::call(131), exit], "helper 131 does not exist here"),
+        (&[asm::call(12), exit], "helper 12 does not exist here"),
         (&[asm::call(-1), exit], "helper -1 does not exist here"),
         (&[asm::call_local(5), exit], "call leaves the program"),
         (&[asm::call_local(i32::MIN), exit], "call leaves the program"),

@@ -4,7 +4,7 @@ use crate::testdata;
 use owlet_ebpf::{Limits, load};
 use proptest::prelude::*;
 
-const OBJECTS: [&str; 4] = ["count", "latency", "events", "calls"];
+const OBJECTS: [&str; 5] = ["count", "latency", "events", "calls", "records"];
 
 /// Loads, and runs whatever is accepted.
 fn attempt(bytes: &[u8]) {

@@ -4,6 +4,7 @@
 mod hostile;
 mod objects;
 mod refused;
+mod reservations;
 mod sound;
 
 use owlet_ebpf::Context;

@@ -3,7 +3,8 @@
 use crate::{context, testdata};
 use owlet_ebpf::image::{Image, MapKind, ProgramKind};
 use owlet_ebpf::load::{self, Verified};
-use owlet_ebpf::{Context, Engine, Limits, Module};
+use owlet_ebpf::map::MapStats;
+use owlet_ebpf::{Context, Engine, Limits, Module, Session};
 
 fn load(name: &str) -> Verified {
     match load::object(&testdata(name)) {
@@ -81,6 +82,38 @@ fn records_of_a_ring_buffer() {
     }
 }
 
+/// Both ends of a session, with a word of the call's between them; records that are reserved, filled in by
+/// helpers, submitted or discarded; a string read out of the caller's memory.
+#[test]
+fn a_session_with_reserved_records() {
+    let text = c"the caller's";
+    for module in both("records") {
+        let program = module.program("both").unwrap();
+        let map = module.map("records").unwrap();
+        for id in 0..200_u64 {
+            let arg = [text.as_ptr().expose_provenance() as u64, 0, 0, 0];
+            let at = Context { arg, ret: 100 + id, ..context() };
+            let mut session = Session::default();
+            assert_eq!(program.run_session(&at, &mut session), 0);
+            assert_eq!(session.word, id);
+            session.is_return = true;
+            assert_eq!(program.run_session(&at, &mut session), 0);
+            let words = |record: &[u8]| -> Vec<u64> {
+                record.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect()
+            };
+            if id % 2 == 0 {
+                let begin = map.pop().expect("a record");
+                assert_eq!((begin.len(), words(&begin)[0]), (56, id));
+                assert_eq!(&begin[24..48], b"the caller's\0\0\0\0\0\0\0\0\0\0\0\0");
+                assert_eq!(words(&begin)[6], 13);
+            }
+            assert_eq!(words(&map.pop().expect("a record")), [id, 100 + id]);
+            assert_eq!(map.pop(), None);
+        }
+        assert_eq!(map.stats(), MapStats::default());
+    }
+}
+
 #[test]
 fn functions_and_loops() {
     for module in both("calls") {
@@ -124,6 +157,21 @@ fn refusals_name_the_line() {
     let pointer = refused("bad_pointer");
     assert!(pointer.contains("bad_pointer.bpf.c:7: return *(__u32 *)ctx->arg[0];"), "{pointer}");
     assert!(pointer.contains("hint: an argument is a number"), "{pointer}");
+    let leak = refused("bad_leak");
+    assert!(
+        leak.contains("reserved at instruction 6 is neither submitted nor discarded"),
+        "{leak}"
+    );
+    assert!(leak.contains("bad_leak.bpf.c:"), "{leak}");
+    assert!(leak.contains("hint: end every record"), "{leak}");
+    let helper = refused("bad_helper");
+    assert!(helper.contains("helper 58 does not exist here"), "{helper}");
+    assert!(helper.contains("bad_helper.bpf.c:9: return override_return(ctx, 0);"), "{helper}");
+    let read = refused("bad_read");
+    assert!(read.contains("Stack content is not numeric"), "{read}");
+    let bounds = refused("bad_bounds");
+    assert!(bounds.contains("bad_bounds.bpf.c:11: table[index] += 1;"), "{bounds}");
+    assert!(bounds.contains("hint: compare the index"), "{bounds}");
     let section = refused("bad_section");
     assert!(section.starts_with("object file: section xdp: programs are in"), "{section}");
 }

@@ -18,7 +18,7 @@ fn image(kind: ProgramKind, slots: &[Slot]) -> Image {
 }
 
 #[track_caller]
-fn accepted(slots: &[Slot]) {
+pub(crate) fn accepted(slots: &[Slot]) {
     if let Err(error) = load::verify(image(ProgramKind::Exit, slots)) {
         panic!("{error}");
     }
@@ -26,7 +26,7 @@ fn accepted(slots: &[Slot]) {
 
 /// The program is refused, at instruction `at`, for a reason that has `word` in it.
 #[track_caller]
-fn refused(slots: &[Slot], at: usize, word: &str) {
+pub(crate) fn refused(slots: &[Slot], at: usize, word: &str) {
     match load::verify(image(ProgramKind::Exit, slots)) {
         Err(Error::Refused(refusal)) => {
             assert!(refusal.why.contains(word), "{refusal}");
@@ -58,7 +58,7 @@ fn found(map: i32, then: &[Slot]) -> Vec<Slot> {
     slots
 }
 
-const ZERO: Slot = asm::alu_imm(Alu::Mov, Reg::R0, 0);
+pub(crate) const ZERO: Slot = asm::alu_imm(Alu::Mov, Reg::R0, 0);
 
 #[test]
 fn the_context_and_its_bounds() {
@@ -335,8 +335,8 @@ fn loops_must_end() {
 
 #[test]
 fn helpers_and_their_arguments() {
-    refused(&[asm::call(4), ZERO, asm::exit()], 0, "helper 4 does not exist here");
-    refused(&[asm::call(131), ZERO, asm::exit()], 0, "helper 131 does not exist here");
+    refused(&[asm::call(12), ZERO, asm::exit()], 0, "helper 12 does not exist here");
+    refused(&[asm::call(135), ZERO, asm::exit()], 0, "helper 135 does not exist here");
     refused(&[asm::call(173 + 1000), ZERO, asm::exit()], 0, "does not exist here");
     // Something else than the context.
     refused(&[asm::alu(Alu::Mov, Reg::R1, Reg::R10), asm::call(173), asm::exit()], 1, "");
@@ -378,6 +378,89 @@ fn helpers_and_their_arguments() {
     accepted(&comm(16));
     refused(&comm(17), 3, "");
     refused(&comm(0), 3, "");
+}
+
+/// Where the place is known, an atomic operation on it must be aligned; where it is not, the engines look.
+#[test]
+fn atomics_are_aligned() {
+    let at = |wide, off| {
+        let op = asm::atomic(Atomic::Add, wide, Reg::R10, off, Reg::R2);
+        let mut slots = vec![asm::alu_imm(Alu::Mov, Reg::R2, 1)];
+        slots.extend([-8, -16].map(|off| asm::store_imm(8, Reg::R10, off, 0)));
+        slots.extend([op, ZERO, asm::exit()]);
+        slots
+    };
+    let why = "must be aligned to its width";
+    for (wide, off) in [(true, -8), (true, -16), (false, -4), (false, -12)] {
+        accepted(&at(wide, off));
+    }
+    for (wide, off) in [(true, -12), (true, -9), (false, -6), (false, -9)] {
+        refused(&at(wide, off), 3, why);
+    }
+    for map in [0, 1] {
+        let add = |wide, off| {
+            let one = asm::alu_imm(Alu::Mov, Reg::R3, 1);
+            found(map, &[one, asm::atomic(Atomic::FetchAdd, wide, Reg::R0, off, Reg::R3)])
+        };
+        accepted(&add(true, 8));
+        accepted(&add(false, 4));
+        refused(&add(true, 4), 10, why);
+        refused(&add(false, 2), 10, why);
+    }
+    let by_index = [
+        asm::load(8, Reg::R3, Reg::R0, 0),
+        asm::alu_imm(Alu::And, Reg::R3, 8),
+        asm::alu(Alu::Add, Reg::R0, Reg::R3),
+        asm::atomic(Atomic::Add, true, Reg::R0, 0, Reg::R3),
+    ];
+    accepted(&found(0, &by_index));
+}
+
+/// Helpers about the two ends of a call are for sessions, which have them.
+#[test]
+fn session_helpers_are_for_sessions() {
+    let word = asm::alu_imm(Alu::Mov, Reg::R2, 1);
+    for (slots, at) in
+        [(&[asm::call(10_001), asm::exit()][..], 0), (&[word, asm::call(10_003), asm::exit()], 1)]
+    {
+        assert!(load::verify(image(ProgramKind::Session, slots)).is_ok());
+        refused(slots, at, "only a session has two ends");
+    }
+    let address = [asm::alu(Alu::Mov, Reg::R2, Reg::R10), asm::call(10_003), asm::exit()];
+    assert!(load::verify(image(ProgramKind::Session, &address)).is_err(), "an address gets out");
+}
+
+/// Memory is read at addresses that are numbers, into places that are the program's.
+#[test]
+fn probes_and_their_places() {
+    let probe = |to: i32, len: i32| {
+        [
+            asm::load(8, Reg::R3, Reg::R1, 0),
+            asm::alu(Alu::Mov, Reg::R1, Reg::R10),
+            asm::alu_imm(Alu::Add, Reg::R1, to),
+            asm::alu_imm(Alu::Mov, Reg::R2, len),
+            asm::call(112),
+            asm::load(8, Reg::R0, Reg::R10, -16),
+            asm::exit(),
+        ]
+    };
+    accepted(&probe(-16, 16));
+    accepted(&probe(-16, 8));
+    refused(&probe(-16, 17), 4, "");
+    refused(&probe(-16, 4), 6, "");
+    let [value_a, value_b] = asm::load_map_value(Reg::R1, 0, 0);
+    let rest = |len| {
+        [
+            asm::load(8, Reg::R3, Reg::R1, 0),
+            value_a,
+            value_b,
+            asm::alu_imm(Alu::Mov, Reg::R2, len),
+            asm::call(114),
+            asm::exit(),
+        ]
+    };
+    accepted(&rest(16));
+    refused(&rest(17), 4, "");
 }
 
 /// There is no return value before the function has run.

@@ -5,7 +5,11 @@
 //! is the command's.
 //!
 //! A program sees the call as `owlet_attach::Context` tells it; `cookie` is the function's number among those
-//! that the patterns match, by name.
+//! that the patterns match, by name. A session program is told which end of the call it is at, and has the
+//! call's session word.
+//!
+//! Ring buffers are emptied into the answers to whoever asks for maps, which only the connection does that the
+//! program belongs to.
 
 use super::gate::Gate;
 use super::record::nothing_passes;
@@ -13,14 +17,14 @@ use super::{Counts, Refusal};
 use crate::context;
 use owlet_attach::{AtExit, Call, Function, Program};
 use owlet_ebpf::image::{Image, MapKind, PLATFORM, ProgramKind};
-use owlet_ebpf::map::Map as Live;
-use owlet_ebpf::{Context, Error, Limits, Module};
+use owlet_ebpf::map::{Map as Live, MapStats};
+use owlet_ebpf::{Context, Error, Limits, Module, Session};
 use owlet_sys::clock::monotonic_ns;
 use owlet_wire::filter::Filter;
-use owlet_wire::functions::{MAX_MAP_ENTRIES, Map, Standing};
+use owlet_wire::functions::{MAX_MAP_ENTRIES, MAX_RECORDS, Map, Standing};
 use std::sync::Arc;
 
-/// Bytes of keys and values that one answer shows.
+/// Bytes of keys, values and records that one answer shows; one record may go over it.
 const MAP_BYTES: usize = 1 << 20;
 
 /// A program of an image on some functions.
@@ -80,10 +84,13 @@ pub(super) fn program(
         ),
         ProgramKind::Session => Program::session(
             move |call| {
-                let runs = at_entry.lets_in(call) && at_entry.run(call) == 0;
+                let runs = at_entry.lets_in(call) && at_entry.session(call) == 0;
                 if runs { AtExit::Run } else { AtExit::Skip }
             },
-            move |call| _ = at_exit.program.run(&context_of(call)),
+            move |call| {
+                let mut session = Session { is_return: true, word: call.session() };
+                at_exit.program.run_session(&context_of(call), &mut session);
+            },
         ),
     };
     Ok((builder.named(name).build(), machine))
@@ -120,6 +127,15 @@ impl Machine {
         self.program.run(&context_of(call))
     }
 
+    /// The entry of a session.
+    fn session(&self, call: &Call<'_>) -> u64 {
+        self.counts.add(call.cookie() as usize);
+        let mut session = Session::default();
+        let answer = self.program.run_session(&context_of(call), &mut session);
+        call.set_session(session.word);
+        answer
+    }
+
     /// Adds what is known of the program, and its maps if they are asked for.
     pub(super) fn tell(&self, standing: &mut Standing, maps: bool) {
         let stats = self.program.stats();
@@ -154,8 +170,16 @@ fn shown(map: &Live, room: &mut usize) -> Map {
             keys
         }
     };
-    let mut entries = Vec::new();
+    let (mut entries, mut records) = (Vec::new(), Vec::new());
     let mut cut = false;
+    if def.kind == MapKind::RingBuf {
+        // It may be filled as fast as it is emptied.
+        while let Some(record) = if cut { None } else { map.pop() } {
+            *room = room.saturating_sub(record.len());
+            records.push(record);
+            cut = records.len() >= MAX_RECORDS || *room == 0;
+        }
+    }
     for key in keys {
         let size = key.len().saturating_add(map.read_size());
         if entries.len() >= MAX_MAP_ENTRIES || size > *room {
@@ -169,5 +193,14 @@ fn shown(map: &Live, room: &mut usize) -> Map {
             entries.push((key, value));
         }
     }
-    Map { name: def.name.clone(), kind: kind.to_owned(), entries, value_size: def.value_size, cut }
+    let MapStats { busy, full, dropped, abandoned, .. } = map.stats();
+    Map {
+        name: def.name.clone(),
+        kind: kind.to_owned(),
+        entries,
+        value_size: def.value_size,
+        records,
+        lost: busy.saturating_add(full).saturating_add(dropped).saturating_add(abandoned),
+        cut,
+    }
 }
