@@ -270,6 +270,15 @@ fn rs_07_all_give_up() {
     gp.end();
 }
 
+/// Ends readers however the test goes.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// RS-01 to RS-03 with the grace periods of a domain: what a fast reader does is seen by who has entered,
 /// what a writer did by every fast reader.
 fn protects<G: GracePeriod>(domain: &Srcu, sync: &RcuSync<G>) {
@@ -300,6 +309,7 @@ fn protects<G: GracePeriod>(domain: &Srcu, sync: &RcuSync<G>) {
                 }
             });
         }
+        let _stop = Stop(&stop);
         for round in 0..ROUNDS {
             let slow = sync.enter();
             let before: Vec<u64> = counts.iter().map(|c| c.load(Ordering::Relaxed)).collect();
@@ -316,7 +326,6 @@ fn protects<G: GracePeriod>(domain: &Srcu, sync: &RcuSync<G>) {
                 }
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     let stats = sync.stats();
     assert!(stats.blocking >= ROUNDS / 4 - 1, "{stats:?}: readers were fast in between");

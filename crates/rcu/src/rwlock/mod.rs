@@ -62,11 +62,10 @@
 //! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-11-30, load 5: a read and the end of its guard 34 instructions,
 //! 1.9 ns, on 1, 2 and 8 threads; slow, 16 ns; a write pair in a burst 22 ns (`docs/comparison.md`).
 //!
-//! What the fast pair costs is its memory accesses, not its instructions. Of the 13 (9 loads, and 4 stores:
-//! twice the descriptor and the count), with variants of the pair in one run, ns: as it is 1.86; with the
-//! counters' address loaded again at the end 1.94; with the number of slots and the forks in words of their
-//! own 2.80; without the comparison with the number of slots 1.78, and with the rseq offset in a register
-//! for good besides 1.42; without the looks at the `rcu_sync` 1.47; the two increments alone 0.68.
+//! What the fast pair costs is its memory accesses, not its instructions: 9 loads, and 4 stores (twice the
+//! descriptor and the count). A model of the pair in C, with the same accesses, in one run, ns: with the number
+//! of slots and the forks in words of their own 2.80; as it is 1.86; with the counters' address loaded again at
+//! the end 1.94; with the least that this design can load 1.42; the two increments alone 0.68.
 //!
 //! # Modules
 //! - `protocol`: counting, and waiting for it (modelled). `seat`: one writer at a time (modelled).
