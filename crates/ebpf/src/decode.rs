@@ -158,6 +158,7 @@ pub(crate) struct Code {
     /// By start; the first is the program itself.
     pub(crate) functions: Vec<Function>,
     /// Functions on the longest path of calls.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the compiler"))]
     pub(crate) depth: usize,
 }
 

@@ -73,8 +73,10 @@ pub(crate) struct Env {
 }
 
 /// No fuel left.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const NO_FUEL: u64 = 1;
 /// An atomic operation on something not aligned to its width.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const UNALIGNED: u64 = 2;
 
 macro_rules! helpers {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use crate::decode::{self, Code};
 use crate::error::{Error, Result};
-use crate::helper::{Env, UNALIGNED};
+use crate::helper::Env;
+#[cfg(target_arch = "x86_64")]
+use crate::helper::UNALIGNED;
 use crate::image::{Image, ProgramKind};
 use crate::interp;
 #[cfg(target_arch = "x86_64")]
@@ -294,6 +296,7 @@ impl Program {
     }
 
     /// Counts a run that compiled code has ended, and gives back what it had reserved.
+    #[cfg(target_arch = "x86_64")]
     #[cold]
     fn cut_short(&self, env: &Env) {
         match env.ended.get() {

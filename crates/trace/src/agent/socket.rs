@@ -104,7 +104,7 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = from.cast_signed();
+        *to = libc::c_char::from_ne_bytes([*from]);
     }
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory is passed.
