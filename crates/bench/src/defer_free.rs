@@ -6,7 +6,7 @@
 //! | `rcuscale-16` | 16 | likewise, as many in all | the same |
 //! | `steady` | 16 | 24 bytes, 2 million a second in all | two, likewise |
 //! | `flood` | 2 | 64 bytes | none |
-//! | `flood-readers` | 2 | 64 bytes | three, in sections of 10 ms that overlap; cap of 46 MB, kept by waiting |
+//! | `flood-readers` | 2 | 64 bytes | three, in sections of 10 ms that overlap; cap of 44 MB, kept by waiting |
 //! | `stuck` | 2 | 64 bytes | one that stays for a second; cap of 64 MB, kept by waiting |
 //!
 //! The source of the first is the kernel's rcuscale with `kfree_rcu_test` (10,000 loops, 16 threads, 64

@@ -137,7 +137,7 @@ fn table() -> [Setting; 6] {
             name: "flood-readers",
             readers: 3,
             hold_ns: 10_000_000,
-            cap: 46_000_000,
+            cap: 44_000_000,
             ..flood.clone()
         },
         Setting {

@@ -23,7 +23,8 @@ use crate::{callback, stall, worker};
 /// still fit the second-level cache (8, 12, 32: dearer).
 pub(super) const START: u32 = 16;
 /// Blocks that a thread frees for each one that it closes: enough to catch up within the time of the next
-/// grace period, and no more, so that the allocator hands out again what is still in the cache.
+/// grace period, and no more, so that the allocator hands out again what is still in the cache. Where much
+/// waits, and what is freed would fill the caches: one, and a second one only if it is late.
 const SHARE: usize = 2;
 /// For how many grace periods blocks are kept ready where memory is used again.
 const KEPT: u64 = 2;
@@ -159,9 +160,15 @@ impl Store {
         let pressed = ledger.is_pressed();
         // What nobody has wanted as memory for some grace periods.
         let periods = if self.reuses() { KEPT } else { 0 };
-        self.reclaim_own(SHARE, periods);
+        if pressed {
+            self.reclaim_own(1, periods);
+            self.reclaim_own(1, periods + 1);
+        } else {
+            self.reclaim_own(SHARE, periods);
+        }
         let own = self.queues().next();
-        if own.is_some_and(|own| own.batch() < START) && !pressed || self.gathers(engine) != 0 {
+        let few = own.is_some_and(|own| own.batch() < START) && !self.is_short(engine);
+        if few || self.gathers(engine) != 0 {
             self.arm(TICK);
         } else if !is_at_or_after(engine.wanted().0, cookie.0) && !engine.poll(cookie) {
             self.ask(engine, cookie, false);
@@ -188,6 +195,11 @@ impl Store {
             return 0;
         }
         until.saturating_sub(monotonic_ns())
+    }
+
+    /// True if much waits and nothing can be freed: then nothing waits for company.
+    pub(super) fn is_short(&'static self, engine: EngineRef) -> bool {
+        engine.0.free.is_pressed() && !self.has_ready(engine)
     }
 
     /// True if blocks wait that can be freed.
@@ -246,15 +258,9 @@ impl Store {
 pub(super) fn help(engine: EngineRef) -> bool {
     let ledger = &engine.0.free;
     for store in store::of(engine) {
-        if store.reuses() {
-            // No more than there has to be room for.
-            while ledger.is_full() && store.reclaim_here(1) != 0 {}
-        } else {
-            store.reclaim_own(usize::MAX, 0);
-            if ledger.is_full() {
-                store.reclaim_here(usize::MAX);
-            }
-        }
+        // No more than there has to be room for: what is freed just before it is allocated again is in the
+        // cache, and memory is better used again than given back.
+        while ledger.is_full() && store.reclaim_here(1) != 0 {}
         // Not for what waits for the one after: that begins when there is something in it.
         if ledger.is_full()
             && let Some(cookie) = store.moment(engine)

@@ -54,7 +54,7 @@ impl Store {
         };
         let open = self.serve_open(engine).map(later);
         let full = self.moment(engine).map(|cookie| {
-            let many = self.queues().any(|queue| queue.batch() >= START) || ledger.is_pressed();
+            let many = self.queues().any(|queue| queue.batch() >= START) || self.is_short(engine);
             // A few are given a tick to become many, once.
             let waited = monotonic_ns().saturating_sub(self.ticking.load(Ordering::Relaxed));
             let within = if many || waited >= TICK_NS { 0 } else { TICK_NS - waited };
