@@ -95,6 +95,22 @@ fn reservations_come_out_whole_and_in_order() {
     }
 }
 
+/// Every word that a program writes into a record comes out, also where one would go over the buffer's end.
+#[test]
+fn reservations_lie_in_one_piece() {
+    let mut slots = reserve();
+    slots.push(asm::load(8, Reg::R1, Reg::R6, 0));
+    slots.extend((0..40).step_by(8).map(|off| asm::store(8, Reg::R7, off, Reg::R1)));
+    slots.extend(end(132));
+    for (module, program) in engines(&image(vec![MapDef::ring("r", 4096)], &slots)) {
+        for round in 0..1000_u64 {
+            assert_eq!(program.run(&call(round, 40, 0)), 0, "{round}");
+            let record = module.maps()[0].pop().expect("a record");
+            assert_eq!(record, round.to_le_bytes().repeat(5));
+        }
+    }
+}
+
 /// As many producers as may be, reserving and giving up, and a consumer.
 #[test]
 fn reservations_under_fire() {
