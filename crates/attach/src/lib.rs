@@ -41,15 +41,27 @@
 //! exits in the opposite one.
 //!
 //! # Cost
-//! Off: one instruction. On: a read section, the list, and for each program two checks, an indirect call and a
-//! per-CPU count; functions whose programs have something to do at exit pay a second section. No lock, no
-//! allocation, no system call; the path is async-signal-safe if the programs are. Async calls that are on and
-//! have an exit allocate once.
+//! Off: one instruction. On: for each end of a call that has programs a read section, the list, and for each
+//! program two checks, an indirect call and a per-CPU count; where an end has but one, normal program, no walk
+//! (`run`). No lock, no allocation, no system call; the path is async-signal-safe if the programs are. Async
+//! calls that are on and have an exit allocate once.
 //!
-//! Measured (AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-11-30, load 14, `examples/hit_cost`, ns above the bare
-//! call): off 0.0 in a leaf and 0.3 in a function that calls others; one entry program 11.6, filtered out
-//! 14.2, two 15.3, eight 34; one exit 18.7; entry and exit 23; a session 26; one sleepable entry 19.7. A read
-//! section alone takes 2.4 of them.
+//! Measured (AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-12-01, load 0.0, `owlet-bench hit-cost`, above the bare
+//! call; instructions do not depend on the load):
+//!
+//! | programs | ns | instructions |
+//! |---|---|---|
+//! | none: off | 0 | 2 |
+//! | one entry | 8.9 | 136 |
+//! | the same, with a filter | 12.6 | 177 |
+//! | two entries, eight | 16.3, 33.6 | 245, 479 |
+//! | one exit | 12.9 | 186 |
+//! | a session | 20.4 | 299 |
+//! | one sleepable entry | 22.0 | 320 |
+//! | a count in an eBPF array | 15.7 | 227 |
+//!
+//! Of the 136 a read section has 42, the count 11, the frames of the function's slow path, of `run::call` and of
+//! the entry about 50. A session pays all of it twice, since no section may last over the body.
 //!
 //! # Limits
 //! 38 programs a function, as a kernel trampoline has. Functions of the tracer itself are refused. A `longjmp`
