@@ -570,6 +570,35 @@ fn kf_14_the_cap_holds() {
     domain.try_retire(Box::new(0_u64)).unwrap();
 }
 
+/// chimera#598: threads that help are let go in the end, but the later the more waits: with a reader stuck,
+/// sixteen of them that never pause do not get beyond twice the cap by much.
+#[test]
+fn kf_14_chimera_598_many_producers_crawl_at_twice_the_cap() {
+    const CAP: u64 = 8 << 20;
+    static DOMAIN: Srcu = Srcu::named("chimera_598");
+    DOMAIN.set_retire_limits(Limits::DEFAULT.cap(CAP).backpressure(Backpressure::Help));
+    let section = DOMAIN.read();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    DOMAIN.retire(Box::new([0_u64; 8]));
+                }
+            });
+        }
+        until("nearly twice the cap", || DOMAIN.retire_stats().pending_bytes > CAP / 8 * 15);
+        let over = DOMAIN.retire_stats().over_cap;
+        thread::sleep(Duration::from_millis(500));
+        until("somebody is let go all the same", || DOMAIN.retire_stats().over_cap >= over + 20);
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(DOMAIN.retire_stats().peak_bytes < CAP * 5 / 2, "{}", DOMAIN.retire_stats());
+    drop(section);
+    DOMAIN.retire_barrier();
+    assert_eq!(DOMAIN.retire_stats().pending_bytes, 0);
+}
+
 /// KF-14: an object as large as a block's share counts at once, on whichever CPU and however it is freed.
 #[test]
 fn kf_14_large_objects_count_at_once() {

@@ -15,7 +15,10 @@ use crate::gate::Gate;
 pub enum Backpressure {
     /// No more than that: the caller is never held up, and the cap is exceeded while a reader is stuck.
     Expedite,
-    /// Frees whatever is ready, on all CPUs, and lets grace periods get on, for 2 ms at most.
+    /// Frees whatever is ready, on all CPUs, and lets grace periods get on, for 2 ms at most; twice as long
+    /// for each eighth of the cap that is exceeded. At twice the cap that is half a second for each block of
+    /// objects: as far as a stuck reader lets memory grow, but for threads that would wait for themselves.
+    /// Who holds it up is reported as with [`Wait`](Self::Wait).
     Help,
     /// The same until the domain is below its cap again, however long that takes; and reports who holds
     /// it up ([`crate::stall::Kind::Full`]) once after 100 ms.

@@ -10,7 +10,7 @@ use std::panic::catch_unwind;
 use owlet_sys::clock::monotonic_ns;
 
 use super::block::Block;
-use super::ledger::{Backpressure, bump};
+use super::ledger::{Backpressure, Ledger, bump};
 use super::queue::Queue;
 use super::store::{self, Store, TICK, TICK_NS};
 use crate::engine::EngineRef;
@@ -28,8 +28,12 @@ pub(super) const START: u32 = 16;
 const SHARE: usize = 2;
 /// For how many grace periods blocks are kept ready where memory is used again.
 const KEPT: u64 = 2;
-/// For how long [`Backpressure::Help`] holds a thread up.
+/// For how long [`Backpressure::Help`] holds a thread up at the cap; beyond it, see [`patience`].
 const HELP: Duration = Duration::from_millis(2);
+/// From twice the cap on the wait is no longer than there.
+const LONGEST: u64 = 8;
+/// A cap below this doubles the wait in the steps of one that large: blocks are no smaller.
+const LEAST_CAP: u64 = 1 << 20;
 /// After how long a wait at the cap is reported.
 const REPORT: Duration = Duration::from_millis(100);
 
@@ -239,7 +243,7 @@ impl Store {
         let begun = monotonic_ns();
         while !help(engine) {
             let age = Duration::from_nanos(monotonic_ns().saturating_sub(begun));
-            if backpressure == Backpressure::Help && age >= HELP {
+            if backpressure == Backpressure::Help && age >= patience(ledger) {
                 bump(&self.counts.over_cap, 1);
                 return;
             }
@@ -252,6 +256,14 @@ impl Store {
             ledger.reported.store(0, Ordering::Relaxed);
         }
     }
+}
+
+/// How long a thread that helps is held up: twice as long for each eighth of the cap that is exceeded. So
+/// threads without end come to a crawl at twice the cap, whatever their number, and none is stuck.
+fn patience(ledger: &Ledger) -> Duration {
+    let cap = ledger.limits().cap;
+    let eighth = cap.max(LEAST_CAP) / 8;
+    HELP * (1 << (ledger.bytes().saturating_sub(cap) / eighth).min(LONGEST))
 }
 
 /// Frees what is ready in all of a domain's stores and hurries grace periods; true if there is room now.
