@@ -3,7 +3,7 @@
 //! An [`image::Image`] holds programs and the maps they share. A [`Module`] is an image brought to life: maps with
 //! all their memory, and [`Program`]s that any thread may [run](Program::run), in a signal handler, too, for a
 //! few nanoseconds. Programs see a [`Context`] of 56 bytes, a stack, their maps and the helpers of the
-//! kernel's numbers; nothing else of the process.
+//! kernel's numbers. Other memory of the process they reach by the `probe_read` helpers only: to read, as a copy.
 //!
 //! ```
 //! use owlet_ebpf::asm::{self, Alu, Reg};

@@ -12,7 +12,7 @@
 //!
 //! An atomic operation on something not aligned to its width ends the run, as in the interpreter: the machine
 //! would do it, but at a cost to all CPUs, and some systems kill who asks for it. Where the address is R10 and
-//! a number, it is known to be aligned; otherwise it is looked at, which takes two instructions.
+//! a number, it is known to be aligned; otherwise it is looked at, which takes four instructions.
 //!
 //! # Frames
 //! The outermost function sets up, from high to low addresses: return address, rbp (which rbp then points
