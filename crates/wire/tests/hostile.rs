@@ -1,14 +1,21 @@
 //! Bytes that no Owlet wrote: nothing panics, overflows a stack or allocates what was not sent.
 
+use owlet_wire::control::{Reply, Request};
 use owlet_wire::entry::{self, Entry, EntryRef};
 use owlet_wire::filter::{Filter, Side};
 use owlet_wire::frame;
+use owlet_wire::functions::{
+    Attach, FunctionCount, FunctionInfo, Histogram, Map, Moments, Standing, Work, bounds, bucket,
+    field_names,
+};
 use owlet_wire::record::RecordHeader;
 use owlet_wire::schema::{
     DynTag, Field, Kind, Level, MAX_DEPTH, Scalar, Schema, SchemaRef, Type, TypeRef,
 };
 use owlet_wire::value::{Value, decode, fits, put, skip, take};
 use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 const OPTION: u8 = 6;
 
@@ -67,6 +74,14 @@ fn huge_counts_allocate_nothing() {
     assert_eq!(take(&Type::Array(Scalar::F64, u32::MAX), &mut &[0; 64][..]), None);
     assert_eq!(take(&Type::Str, &mut &[0xff, 0xff, 0xff, 0xff][..]), None);
 
+    // Patterns, an image, functions of a reply.
+    for message in [&[6][..], &[6, 0, 2], &[6, 0, 2, 0], &[5]] {
+        assert!(postcard::from_bytes::<Request>(&[message, &varint].concat()).is_err());
+    }
+    for message in [&[1][..], &[5], &[7], &[7, 0, 0, 0, 0], &[7, 0, 0, 0, 0, 0]] {
+        assert!(postcard::from_bytes::<Reply>(&[message, &varint].concat()).is_err());
+    }
+
     // A length just under the limit with nothing behind it: the buffer grows with what arrives.
     let mut liar = &[0xff, 0xff, 0xff, 0][..];
     assert!(frame::read::<u8>(&mut liar, 1 << 24).is_err());
@@ -96,6 +111,84 @@ fn check_refuses_what_tools_cannot_hold() {
     let many = (0..1025).map(|_| ("f", Type::Str)).collect();
     assert!(schema(Kind::Event, many).check().is_err());
     let _ = TypeRef::Dynamic.to_type();
+}
+
+/// What a message decodes to when it is all there; what is left out or cut short does not decode.
+fn whole<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: &T) {
+    let bytes = postcard::to_allocvec(message).unwrap();
+    assert_eq!(postcard::from_bytes::<T>(&bytes).as_ref(), Ok(message));
+    for len in 0..bytes.len() {
+        assert!(postcard::from_bytes::<T>(&bytes[..len]).is_err(), "{len} bytes of {message:?}");
+    }
+}
+
+/// What decodes, encodes to something that decodes to the same.
+fn stable<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    if let Ok(message) = postcard::from_bytes::<T>(bytes) {
+        let again = postcard::to_allocvec(&message).unwrap();
+        assert_eq!(postcard::from_bytes::<T>(&again), Ok(message));
+    }
+}
+
+/// Bytes as any message about functions.
+fn stable_as_any(bytes: &[u8]) {
+    stable::<Request>(bytes);
+    stable::<Reply>(bytes);
+    stable::<Attach>(bytes);
+    stable::<Work>(bytes);
+    stable::<Standing>(bytes);
+    stable::<FunctionInfo>(bytes);
+    stable::<Histogram>(bytes);
+    stable::<Map>(bytes);
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    use Moments::{Both, Entry, Exit, Latency};
+    prop_oneof![
+        prop::sample::select(vec![Entry, Exit, Both, Latency]).prop_map(Work::Record),
+        any::<(Option<String>, Option<String>)>()
+            .prop_map(|(field, by)| Work::Histogram { field, by }),
+        any::<(Vec<u8>, String)>().prop_map(|(image, program)| Work::Program { image, program }),
+    ]
+}
+
+fn standing() -> impl Strategy<Value = Standing> {
+    let function = any::<(String, u64, bool)>().prop_map(|(name, calls, attached)| FunctionCount {
+        name,
+        calls,
+        attached,
+    });
+    let histogram = any::<(String, Vec<u64>, u64, u64, u64)>().prop_map(
+        |(key, buckets, sum, negative, without)| Histogram { key, buckets, sum, negative, without },
+    );
+    let pairs = prop::collection::vec(any::<(Vec<u8>, Vec<u8>)>(), 0..3);
+    let records = prop::collection::vec(any::<Vec<u8>>(), 0..3);
+    let map = (any::<(String, String, u32, u64, bool)>(), pairs, records).prop_map(
+        |((name, kind, value_size, lost, cut), entries, records)| Map {
+            name,
+            kind,
+            entries,
+            value_size,
+            records,
+            lost,
+            cut,
+        },
+    );
+    let some = 0..3;
+    (
+        prop::collection::vec(function, some.clone()),
+        prop::collection::vec(histogram, some.clone()),
+        prop::collection::vec(map, some),
+        any::<(u64, u64, String)>(),
+    )
+        .prop_map(|(functions, histograms, maps, (missed, faults, engine))| Standing {
+            functions,
+            missed,
+            faults,
+            engine,
+            histograms,
+            maps,
+        })
 }
 
 fn scalar() -> impl Strategy<Value = Scalar> {
@@ -195,6 +288,48 @@ proptest! {
             let again = postcard::to_allocvec(&entry).unwrap();
             prop_assert_eq!(entry::decode(&again), Some(entry));
         }
+    }
+
+    #[test]
+    fn any_bytes_as_messages_about_functions(
+        // Mostly one of the variants that there are.
+        first in prop_oneof![0_u8..10, any::<u8>()],
+        bytes in prop::collection::vec(prop_oneof![0_u8..8, any::<u8>()], 0..200),
+    ) {
+        stable_as_any(&bytes);
+        stable_as_any(&[&[first][..], &bytes].concat());
+    }
+
+    #[test]
+    fn messages_about_functions_are_whole_or_nothing(
+        patterns in prop::collection::vec(any::<String>(), 0..3),
+        work in work(),
+        filter in any::<String>(),
+        standing in standing(),
+        (at, bit) in (any::<prop::sample::Index>(), 0_u32..8),
+    ) {
+        let attach = Request::AttachFunctions(Attach { patterns, work, filter });
+        let reply = Reply::Standing(standing);
+        whole(&attach);
+        whole(&reply);
+        // And with one bit that is another.
+        for mut bytes in [postcard::to_allocvec(&attach).unwrap(), postcard::to_allocvec(&reply).unwrap()] {
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            stable_as_any(&bytes);
+        }
+    }
+
+    #[test]
+    fn any_number_is_in_its_bucket_and_names_are_different(
+        number in any::<u64>(),
+        params in prop::collection::vec(prop_oneof![Just("_"), Just("ret"), Just("a"), Just("b")], 0..9),
+    ) {
+        let (low, high) = bounds(bucket(number)).unwrap();
+        prop_assert!((low..=high).contains(&number));
+        let names = field_names(&params);
+        let different: std::collections::BTreeSet<_> = names.iter().collect();
+        prop_assert_eq!((names.len(), different.len()), (params.len(), params.len()));
     }
 
     #[test]

@@ -51,12 +51,42 @@ mod usdt {
         "owlet_probed_trap: int3",
         "ret",
         ".size owlet_probed_trap, .-owlet_probed_trap",
+        // As short as functions are, and beginnings that cannot be executed elsewhere as they are.
+        ".globl owlet_short_ret",
+        ".type owlet_short_ret,@function",
+        "owlet_short_ret: ret",
+        ".size owlet_short_ret, .-owlet_short_ret",
+        ".globl owlet_short_tail",
+        ".type owlet_short_tail,@function",
+        "owlet_short_tail: jmp owlet_short_rip",
+        ".size owlet_short_tail, .-owlet_short_tail",
+        ".globl owlet_short_rip",
+        ".type owlet_short_rip,@function",
+        "owlet_short_rip: movzbl 993f(%rip), %eax",
+        "addq %rdi, %rax",
+        "ret",
+        "993: .byte 7",
+        ".size owlet_short_rip, .-owlet_short_rip",
+        ".globl owlet_short_endbr",
+        ".type owlet_short_endbr,@function",
+        "owlet_short_endbr: endbr64",
+        "leaq 9(%rdi), %rax",
+        "ret",
+        ".size owlet_short_endbr, .-owlet_short_endbr",
         ".popsection",
         options(att_syntax)
     );
     unsafe extern "C" {
         /// Passes the probe; whether its semaphore is raised.
         pub(super) safe fn owlet_probed_pass(seq: u64, half: i32, word: &u64) -> u32;
+        /// Nothing.
+        pub(super) safe fn owlet_short_ret();
+        /// The next one's.
+        pub(super) safe fn owlet_short_tail(n: u64) -> u64;
+        /// Seven more.
+        pub(super) safe fn owlet_short_rip(n: u64) -> u64;
+        /// Nine more.
+        pub(super) safe fn owlet_short_endbr(n: u64) -> u64;
     }
 }
 
@@ -97,6 +127,14 @@ mod work {
     }
 }
 
+/// Their results are the same, whoever watches.
+#[cfg(target_arch = "x86_64")]
+fn short(n: u64) {
+    usdt::owlet_short_ret();
+    let results = [usdt::owlet_short_tail(n), usdt::owlet_short_rip(n), usdt::owlet_short_endbr(n)];
+    assert_eq!(results, [n + 7, n + 7, n + 9]);
+}
+
 fn calls(thread: u64, calls: u64, calm: bool, sum: &AtomicU64) {
     for n in 0..calls {
         let seq = thread * calls + n;
@@ -105,6 +143,8 @@ fn calls(thread: u64, calls: u64, calm: bool, sum: &AtomicU64) {
         if usdt::owlet_probed_pass(seq, -(n as i32), &(seq * 2)) != 0 {
             RAISED.fetch_add(1, Ordering::Relaxed);
         }
+        #[cfg(target_arch = "x86_64")]
+        short(seq);
         if n % 16 == 0 {
             work::sum(work::deep(3), sum);
             if !calm {

@@ -358,6 +358,35 @@ fn what_the_kernel_cannot_probe_is_named_and_left_out() -> Result<()> {
     Ok(())
 }
 
+/// Each is counted exactly, or left out with a reason; they do what they did in any case, or the program
+/// would have ended.
+#[test]
+fn a2_a_lone_return_a_jump_and_odd_first_instructions_are_right_or_refused() -> Result<()> {
+    if !may() || !cfg!(target_arch = "x86_64") {
+        return Ok(());
+    }
+    const HITS: [(&str, u64); 4] = [("ret", 1), ("tail", 1), ("rip", 2), ("endbr", 1)];
+    let mut probed = Probed::calm(THREADS, CALLS)?;
+    let pid = probed.pid();
+    let ways: [&[&str]; 2] = [&[], &["--latency", "--allow-abort"]];
+    for way in ways {
+        let attached = Attached::start(&[&["-p", &pid, "owlet_short_*"], way].concat())?;
+        probed.work()?;
+        let ended = attached.stop()?;
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        for (name, times) in HITS {
+            let name = format!("probed:owlet_short_{name}");
+            let left_out = format!("warning: {name} is left out: the kernel ");
+            let expected = if ended.said.contains(&left_out) { 0 } else { times * THREADS * CALLS };
+            assert_eq!(ended.hits(&name), expected, "{name}: {} {}", ended.said, ended.stdout);
+        }
+        // At least what begins with what any function may begin with.
+        assert_ne!(ended.hits("probed:owlet_short_endbr"), 0, "{}", ended.said);
+    }
+    probed.work()?;
+    Ok(())
+}
+
 /// The first byte of a function in the process' memory, and in its file.
 fn bytes(probed: &Probed) -> Result<(u8, u8)> {
     let list = ["attach", "--kernel", "--list", "--json", "-p", &probed.pid(), "*::work::step"];
