@@ -225,10 +225,11 @@ fn child(options: &Options, way: Way, offset: u16, threads: usize, told: &Told) 
 }
 
 fn calls(call: extern "C" fn(u64) -> u64, told: &Told) {
-    let mut n = 0_u64;
+    let mut random = 0_u64;
     let (mut off, mut on, mut wrong) = (0, 0, 0);
     while !told.stop.load(Ordering::Relaxed) {
-        n = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1) >> 1;
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let n = random >> 1;
         let added = call(n).wrapping_sub(n);
         off += u64::from(added == ADDS.0);
         on += u64::from(added == ADDS.1);

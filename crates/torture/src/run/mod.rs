@@ -32,6 +32,7 @@ use crate::rng::Rng;
 use crate::seccomp::{self, Answer};
 use report::Report;
 pub(crate) use retire::free_retired;
+pub(crate) use supervise::wait;
 use world::{Count, Fault};
 
 #[derive(Args, Clone, Debug)]

@@ -93,7 +93,10 @@ fn torture_one(options: &Options, flavour: Name) -> anyhow::Result<Report> {
 }
 
 /// What the child printed, and how it ended; one that does not end is killed.
-fn wait(child: &mut Child, limit: Duration) -> anyhow::Result<(String, std::process::ExitStatus)> {
+pub(crate) fn wait(
+    child: &mut Child,
+    limit: Duration,
+) -> anyhow::Result<(String, std::process::ExitStatus)> {
     let mut output = child.stdout.take().context("no pipe")?;
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
