@@ -405,9 +405,10 @@ impl Control {
 
 /// Functions of the tracer itself: a program on them would be called by what calls programs.
 fn is_runtime(name: &str) -> bool {
-    const RUNTIME: [&str; 7] = [
+    const RUNTIME: [&str; 8] = [
         "owlet::",
         "owlet_attach::",
+        "owlet_ebpf::",
         "owlet_percpu::",
         "owlet_rcu::",
         "owlet_ring::",

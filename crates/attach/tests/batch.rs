@@ -4,10 +4,32 @@ mod common;
 
 use owlet_attach::{
     AtExit, AttachError, Attached, Batch, Call, Program, fake, find, grace_periods, patch,
-    programs, traced,
+    programs, sites, traced,
 };
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that are allocated.
+struct Counting(AtomicUsize);
+
+#[global_allocator]
+static HEAP: Counting = Counting(AtomicUsize::new(0));
+
+// SAFETY: the system's, counted.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.0.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        self.0.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(at, layout) };
+    }
+}
 
 /// Tests here count grace periods and writes of the whole process: one at a time.
 fn one() -> MutexGuard<'static, ()> {
@@ -27,6 +49,15 @@ fn waits() -> u64 {
 fn periods() -> u64 {
     let (normal, sleepable) = grace_periods();
     normal.grace_periods + sleepable.grace_periods
+}
+
+/// Nothing is attached to functions of that pattern, and their bytes say so.
+fn is_off(pattern: &str) -> bool {
+    // SAFETY: sites are text, which stays.
+    let off = |at: usize| unsafe { (at as *const u8).read_volatile() } == 0xa9;
+    find(pattern).into_iter().all(|function| {
+        programs(function).is_empty() && !function.is_on() && sites(function).into_iter().all(off)
+    })
 }
 
 /// Runs every function once.
@@ -102,13 +133,17 @@ fn m5_a_thousand_rounds_leave_nothing_behind() {
     (0..20).for_each(round);
     owlet_attach::quiesce();
     let before = (descriptors(), maps(), owlet_attach::functions().len());
+    let allocated = HEAP.0.load(Ordering::Relaxed);
     (0..1000).for_each(round);
     owlet_attach::quiesce();
     assert_eq!(descriptors(), before.0);
     // Windows split mappings of the text and join them again; the heap may have grown.
     assert!(maps() <= before.1 + 4, "{} maps, then {}", before.1, maps());
+    // A hundred thousand lists came and went.
+    let more = HEAP.0.load(Ordering::Relaxed).saturating_sub(allocated);
+    assert!(more < 1 << 19, "{more} bytes more");
     assert_eq!(owlet_attach::functions().len(), before.2);
-    assert!(find("*::many::*").iter().all(|f| programs(f).is_empty() && !f.is_on()));
+    assert!(is_off("*::many::*"));
 }
 
 mod faults {
@@ -212,7 +247,7 @@ fn tr_07_without_memory_for_a_detach_the_programs_still_stop() {
     again.detach().unwrap();
     faults::all();
     assert_eq!((going.stats().runs, staying.stats().runs), (3, 6));
-    assert!(find("*::faults::*").iter().all(|f| !f.is_on()));
+    assert!(is_off("*::faults::*"));
 }
 
 #[test]
@@ -246,7 +281,8 @@ mod overlapping {
 }
 
 /// Batches and single programs of several threads on the same two functions, which other threads call:
-/// whoever has attached sees each of his own calls once, and whoever has detached none.
+/// whoever has attached sees each of his own calls once, and whoever has detached none, nor anybody in his
+/// program.
 #[test]
 fn tr_04_concurrent_batches_on_overlapping_functions_are_each_right() {
     let _one = one();
@@ -258,6 +294,8 @@ fn tr_04_concurrent_batches_on_overlapping_functions_are_each_right() {
         }
     }
     let done = AtomicBool::new(false);
+    // Programs that were running when their detach had returned.
+    let late = Arc::new(AtomicU64::new(0));
     std::thread::scope(|scope| {
         let _done = Done(&done);
         scope.spawn(|| {
@@ -268,14 +306,23 @@ fn tr_04_concurrent_batches_on_overlapping_functions_are_each_right() {
         });
         let changing: Vec<_> = (0..THREADS)
             .map(|me| {
+                let late = Arc::clone(&late);
                 scope.spawn(move || {
                     for round in 0..200 {
                         let mine = Arc::new(AtomicU64::new(0));
-                        let count = Arc::clone(&mine);
+                        let over = Arc::new(AtomicBool::new(false));
+                        let (count, gone, late) =
+                            (Arc::clone(&mine), Arc::clone(&over), Arc::clone(&late));
                         // Calls of this thread say who they are.
                         let program = Program::entry(move |call| {
                             if call.arg(0).map(|n| n.word()) == Some(me as u64) {
                                 count.fetch_add(1, Ordering::Relaxed);
+                            } else {
+                                std::thread::yield_now();
+                                late.fetch_add(
+                                    u64::from(gone.load(Ordering::Relaxed)),
+                                    Ordering::Relaxed,
+                                );
                             }
                         });
                         let sleepable = (me + round).is_multiple_of(2);
@@ -285,7 +332,9 @@ fn tr_04_concurrent_batches_on_overlapping_functions_are_each_right() {
                         let batch =
                             Batch::new().add(&program, which).add(&program, "*::overlapping::a");
                         let attached = batch.attach().unwrap();
-                        let functions = attached.len() as u64;
+                        // The second addition to the first function is the first one.
+                        let functions = 2 - round as u64 % 2;
+                        assert_eq!(attached.len() as u64, functions);
                         let call = || {
                             overlapping::a(me as u64);
                             overlapping::b(me as u64);
@@ -296,6 +345,7 @@ fn tr_04_concurrent_batches_on_overlapping_functions_are_each_right() {
                             attached.detach_async().unwrap();
                         } else {
                             attached.detach().unwrap();
+                            over.store(true, Ordering::Relaxed);
                             let left = Arc::strong_count(&mine);
                             drop(program);
                             assert_eq!((left, Arc::strong_count(&mine)), (2, 1));
@@ -308,7 +358,8 @@ fn tr_04_concurrent_batches_on_overlapping_functions_are_each_right() {
             .collect();
         changing.into_iter().for_each(|thread| thread.join().unwrap());
     });
-    assert!(find("*::overlapping::*").iter().all(|f| programs(f).is_empty() && !f.is_on()));
+    assert_eq!(late.load(Ordering::Relaxed), 0, "programs ran on after a detach had returned");
+    assert!(is_off("*::overlapping::*"));
 }
 
 mod flavours {
@@ -448,7 +499,7 @@ fn d2_a_destructor_that_calls_attaches_and_detaches_deadlocks_nobody() {
         owlet_attach::quiesce();
     }
     assert_eq!(seen.load(Ordering::Relaxed), 3);
-    assert!(find("*::dropping::*").iter().all(|f| !f.is_on()));
+    assert!(is_off("*::dropping::*"));
 }
 
 mod first {
@@ -458,33 +509,38 @@ mod first {
     }
 }
 
-/// 64 threads' first calls at one barrier, while programs come and go. (A thousand process starts are the
-/// torture's.)
+/// 64 threads' first calls at one barrier, while a program comes: one that is there already sees each of them
+/// once, and whoever has attached sees each second call. (A thousand process starts are the torture's.)
 #[test]
 fn a6_first_calls_of_many_threads_at_once_find_everything_ready() {
     let _one = one();
-    let program = quiet();
-    let start = Barrier::new(65);
-    let attached = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..64)
-            .map(|n| {
-                let start = &start;
-                scope.spawn(move || {
-                    start.wait();
-                    assert_eq!(first::call(n), n);
-                })
-            })
-            .collect();
+    const THREADS: u64 = 64;
+    let (early, late) = (quiet(), quiet());
+    let kept = early.attach("*::first::call").unwrap();
+    let (start, again) = (Barrier::new(65), Barrier::new(65));
+    let (attached, seen) = std::thread::scope(|scope| {
+        for n in 0..THREADS {
+            let (start, again) = (&start, &again);
+            scope.spawn(move || {
+                start.wait();
+                assert_eq!(first::call(n), n);
+                again.wait();
+                again.wait();
+                assert_eq!(first::call(n), n);
+            });
+        }
         start.wait();
-        let attached = program.attach("*::first::call").unwrap();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        attached
+        let attached = late.attach("*::first::call").unwrap();
+        again.wait();
+        // Judged when nobody waits any more.
+        let seen = (early.stats().runs, late.stats().runs);
+        again.wait();
+        (attached, seen)
     });
-    let before = program.stats().runs;
-    assert!(before <= 64);
-    first::call(1);
-    assert_eq!(program.stats().runs, before + 1);
+    assert!(seen.0 == THREADS && seen.1 <= THREADS, "{seen:?}");
+    assert_eq!((early.stats().runs, late.stats().runs), (2 * THREADS, seen.1 + THREADS));
     attached.detach().unwrap();
+    kept.detach().unwrap();
 }
 
 #[test]

@@ -17,7 +17,11 @@ fn in_child(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child runs `child` and ends without running the parent's destructors.
     match unsafe { libc::fork() } {
         0 => {
-            let code = i32::from(!child());
+            // SAFETY: ends a child that hangs.
+            unsafe { libc::alarm(120) };
+            // A panic would leave by the last thread's end, which is a success.
+            let child = std::panic::AssertUnwindSafe(child);
+            let code = i32::from(!std::panic::catch_unwind(child).unwrap_or(false));
             // SAFETY: ends the child.
             unsafe { libc::_exit(code) }
         }
@@ -375,6 +379,79 @@ fn a_site_with_a_breakpoint_refuses_the_batch_and_says_why() {
     attached.detach().unwrap();
 }
 
+/// Bodies that are shorter than a jump, or begin with one: the site stands before them.
+#[test]
+fn a2_bodies_of_nothing_of_a_return_and_of_a_tail_call_are_traced() {
+    mod short {
+        #[owlet_attach::traced]
+        #[inline(never)]
+        pub(super) fn empty() {}
+
+        #[owlet_attach::traced]
+        #[inline(never)]
+        pub(super) extern "C" fn same(n: u64) -> u64 {
+            n
+        }
+
+        #[owlet_attach::traced]
+        #[inline(never)]
+        pub(super) extern "C" fn tail(n: u64) -> u64 {
+            same(n)
+        }
+
+        #[owlet_attach::traced]
+        #[inline(never)]
+        pub(super) fn pointed(f: extern "C" fn(u64) -> u64, n: u64) -> u64 {
+            f(n)
+        }
+
+        #[owlet_attach::traced]
+        #[inline(never)]
+        pub(super) fn never(n: u64) -> ! {
+            std::panic::resume_unwind(Box::new(n))
+        }
+    }
+    let _one = one();
+    let call_all = |n: u64| {
+        short::empty();
+        assert_eq!(std::hint::black_box(short::same)(n), n);
+        assert_eq!(short::tail(n), n);
+        assert_eq!(short::pointed(short::tail, n), n);
+        let thrown = std::panic::catch_unwind(|| short::never(n)).unwrap_err();
+        assert_eq!(thrown.downcast_ref::<u64>(), Some(&n));
+    };
+    call_all(1);
+    let ends = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&ends);
+    let entry = Program::entry(|_| ()).build();
+    let session =
+        Program::session(|_| AtExit::Run, move |_| _ = count.fetch_add(1, Ordering::Relaxed))
+            .build();
+    let functions = find("*::short::*");
+    assert_eq!(functions.len(), 5);
+    // Each alone, then all: calls of its own, and those that come from the others.
+    for function in &functions {
+        let before = (entry.stats().runs, ends.load(Ordering::Relaxed));
+        let attached = owlet_attach::Batch::new()
+            .add(&entry, function.name())
+            .add(&session, function.name())
+            .attach()
+            .unwrap();
+        call_all(2);
+        attached.detach().unwrap();
+        call_all(3);
+        let name = function.name();
+        let calls = if name.ends_with("same") { 3 } else { 1 + u64::from(name.ends_with("tail")) };
+        assert_eq!(entry.stats().runs - before.0, calls, "{name}");
+        assert_eq!(u64::from(ends.load(Ordering::Relaxed) - before.1), calls, "{name}");
+    }
+    let attached = entry.attach("*::short::*").unwrap();
+    let before = entry.stats().runs;
+    call_all(4);
+    assert_eq!(entry.stats().runs - before, 8);
+    attached.detach().unwrap();
+}
+
 /// Memory that may never be writable and executable (`PR_SET_MDWE`): the other way is taken.
 #[test]
 fn a_process_that_denies_writable_code_is_traced_all_the_same() {
@@ -425,20 +502,27 @@ fn tr_06_many_sleepers_in_bodies_end_without_exits() {
     let out = Mutex::new(out);
     let keeps = session();
     let kept = keeps.attach("*::sleepers::body").unwrap();
+    let mut late = Vec::new();
     std::thread::scope(|scope| {
         for n in 0..8 {
             let (inside, out) = (inside.clone(), &out);
-            scope.spawn(move || sleepers::body(n, &inside, out));
-            is_inside.recv().unwrap();
-            // Each sleeper began a session of its own time, which ends now.
+            // Each sleeper begins a session of its own time, which is detached while it sleeps; and finds one
+            // at its end that it has not begun.
             let others = session();
             let attached = others.attach("*::sleepers::body").unwrap();
+            scope.spawn(move || sleepers::body(n, &inside, out));
+            is_inside.recv().unwrap();
             attached.detach().unwrap();
+            assert_eq!(others.stats().runs, 1);
+            late.push(session().attach("*::sleepers::body").unwrap());
         }
         for _ in 0..8 {
             let_out.send(()).unwrap();
         }
     });
-    assert_eq!(ended.load(Ordering::Relaxed), 8, "the one that stayed, for each");
+    assert_eq!(keeps.stats().runs, 16);
+    // The later ones' entries saw the sleepers that came after them.
+    assert_eq!(ended.load(Ordering::Relaxed), 8 + (0..8).sum::<u32>());
+    drop(late);
     kept.detach().unwrap();
 }

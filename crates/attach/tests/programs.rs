@@ -295,13 +295,38 @@ fn tr_09_a_signal_handler_that_interrupts_a_program_misses_its_call() {
 
 #[test]
 fn tr_09_functions_of_the_tracer_are_refused() {
-    #[traced(name = "owlet_rcu::srcu::Srcu::read")]
-    fn pretends() {}
-    pretends();
+    macro_rules! pretend {
+        ($($name:literal)*) => {[$({
+            #[traced(name = $name)]
+            fn pretends() {}
+            pretends();
+            $name
+        }),*]};
+    }
     let program = Program::entry(|_| ()).build();
-    let error = program.attach("owlet_rcu::*").unwrap_err();
-    assert!(matches!(error, AttachError::Runtime { .. }));
-    assert_eq!(error.errno(), libc::EPERM);
+    for name in pretend! {
+        "owlet::site::on"
+        "owlet_attach::run::call"
+        "owlet_ebpf::vm::run"
+        "owlet_percpu::slots::add"
+        "owlet_rcu::srcu::Srcu::read"
+        "owlet_ring::writer::reserve"
+        "owlet_sys::futex::wait"
+        "owlet_wire::value::put"
+    } {
+        let error = program.attach(name).unwrap_err();
+        assert!(matches!(error, AttachError::Runtime { .. }), "{name}: {error}");
+        assert_eq!(error.errno(), libc::EPERM);
+    }
+    // Nor as one of many; and by the crate's whole name.
+    assert!(matches!(program.attach("owlet*").unwrap_err(), AttachError::Runtime { .. }));
+    #[traced(name = "owlet_ringing::bell")]
+    fn rings() {}
+    rings();
+    let attached = program.attach("owlet_ringing::*").unwrap();
+    rings();
+    assert_eq!(program.stats().runs, 1);
+    attached.detach().unwrap();
 }
 
 mod told {
