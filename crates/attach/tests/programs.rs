@@ -418,6 +418,13 @@ fn tr_10_a_session_shares_a_word_and_its_entry_may_veto_the_exit() {
         },
     )
     .build();
+    // Alone, it takes the short way.
+    let alone = session.attach("*::told::vetoed").unwrap();
+    for n in 0..10 {
+        assert_eq!(told::vetoed(n), n);
+    }
+    alone.detach().unwrap();
+    assert_eq!((session.stats().runs, ended.swap(0, Ordering::Relaxed)), (15, 5));
     let other = Program::session(|_| AtExit::Run, |call| assert_eq!(call.session(), 0)).build();
     let attached = Batch::new()
         .add(&session, "*::told::vetoed")
@@ -428,7 +435,7 @@ fn tr_10_a_session_shares_a_word_and_its_entry_may_veto_the_exit() {
         assert_eq!(told::vetoed(n), n);
     }
     attached.detach().unwrap();
-    assert_eq!((session.stats().runs, ended.load(Ordering::Relaxed)), (15, 5));
+    assert_eq!((session.stats().runs, ended.load(Ordering::Relaxed)), (30, 5));
     assert_eq!((other.stats().runs, other.stats().panics), (20, 0));
 }
 
