@@ -140,7 +140,11 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if ON {
-            forget(Key::of(self));
+            let key = Key::of(self);
+            forget(key);
+            // Of guards that were forgotten: the next lock at this address is another.
+            while HOLDS.with(|held| take(held, key)) {}
+            while SHARED.with(|held| take(held, key)) {}
         }
     }
 }

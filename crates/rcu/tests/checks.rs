@@ -300,6 +300,58 @@ fn q1_recursive_reading_with_a_waiting_writer_is_told() {
     assert!(LOCK.try_write().is_some());
 }
 
+/// A wait with a deadline ends, even for oneself: nothing to be told.
+#[test]
+fn waits_for_oneself_with_a_deadline_are_not_refused() {
+    const WHILE: Duration = Duration::from_millis(2);
+    static LOCK: PerCpuRwLock<u32> = PerCpuRwLock::new(0);
+    let read = LOCK.read();
+    assert!(LOCK.try_write_for(WHILE).is_none());
+    let upgradable = LOCK.try_upgradable_read_for(WHILE).expect("one reader");
+    assert!(upgradable.try_upgrade_for(WHILE).is_err());
+    drop(read);
+    let write = LOCK.write();
+    assert!(LOCK.try_read_for(WHILE).is_none());
+    assert!(LOCK.try_write_for(WHILE).is_none());
+    assert!(LOCK.try_upgradable_read_for(WHILE).is_none());
+    drop(write);
+    assert!(LOCK.try_write().is_some());
+}
+
+/// A hold that was forgotten is not one of the next lock at that address.
+#[test]
+fn a_new_lock_at_an_old_address_is_held_by_nobody() {
+    let mut place = std::mem::MaybeUninit::<PerCpuRwLock<u32>>::uninit();
+    for _ in 0..2 {
+        let lock = place.write(PerCpuRwLock::new(0));
+        *lock.write() += 1;
+        std::mem::forget(lock.read());
+        // SAFETY: written above; the guard that borrows it is never used.
+        unsafe { place.assume_init_drop() };
+    }
+}
+
+/// What `retire_with` frees may be one of several references: it may be retired as often as there are.
+#[test]
+fn references_may_be_retired_each() {
+    /// # Safety
+    /// `at` came from `Arc::into_raw`, once for each call.
+    unsafe fn drop_one(at: *mut ()) {
+        // SAFETY: the caller's.
+        drop(unsafe { std::sync::Arc::from_raw(at.cast::<u64>()) });
+    }
+    let domain = Srcu::named("references");
+    let object = std::sync::Arc::new(5_u64);
+    for _ in 0..3 {
+        let at = std::sync::Arc::into_raw(object.clone()).cast_mut().cast();
+        // SAFETY: a reference of its own for each.
+        unsafe { domain.retire_with(at, 0, drop_one) };
+    }
+    domain.retire_barrier();
+    assert_eq!(std::sync::Arc::strong_count(&object), 1);
+    assert_eq!(domain.retire_stats().leaked, 0);
+}
+
 /// A wait that a check ends by a panic, with the lock half taken, leaves the lock as it was.
 #[test]
 fn a_reporter_that_panics_leaves_the_lock_as_it_was() {

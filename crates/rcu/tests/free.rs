@@ -599,6 +599,23 @@ fn kf_14_chimera_598_many_producers_crawl_at_twice_the_cap() {
     assert_eq!(DOMAIN.retire_stats().pending_bytes, 0);
 }
 
+/// KF-14: a cap of nothing lets one object wait at a time, and a closure may be said to hold any number of
+/// bytes.
+#[test]
+fn kf_14_the_least_cap_and_the_largest_object() {
+    static DOMAIN: Srcu = Srcu::named("kf_14_least");
+    DOMAIN.set_retire_limits(Limits::DEFAULT.cap(0).backpressure(Backpressure::Wait));
+    let called = Arc::new(AtomicUsize::new(0));
+    for _ in 0..MANY {
+        let called = called.clone();
+        DOMAIN.retire_call(usize::MAX, move || {
+            called.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    DOMAIN.retire_barrier();
+    assert_eq!(called.load(Ordering::Relaxed), MANY);
+}
+
 /// KF-14: an object as large as a block's share counts at once, on whichever CPU and however it is freed.
 #[test]
 fn kf_14_large_objects_count_at_once() {

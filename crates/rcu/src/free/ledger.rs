@@ -34,7 +34,7 @@ pub enum Backpressure {
 #[non_exhaustive]
 pub struct Limits {
     /// Bytes of retired objects, with what the allocator and the blocks add (64 MiB). Objects in blocks
-    /// that are being filled come on top: less than 512 KiB for each CPU and kind of free.
+    /// that are being filled come on top: less than 512 KiB for each CPU and kind of free. 0 is as 1.
     pub cap: u64,
     /// What happens then ([`Backpressure::Help`]).
     pub backpressure: Backpressure,
@@ -255,7 +255,8 @@ impl Ledger {
 
     pub(crate) fn set_limits(&self, limits: Limits) {
         let linger = u64::try_from(limits.linger.as_nanos()).unwrap_or(u64::MAX);
-        self.cap.store(limits.cap, Ordering::Relaxed);
+        // A cap of nothing would be reached by nothing, and waited for without end.
+        self.cap.store(limits.cap.max(1), Ordering::Relaxed);
         self.backpressure.store(limits.backpressure as u32, Ordering::Relaxed);
         self.linger_ns.store(linger, Ordering::Relaxed);
     }

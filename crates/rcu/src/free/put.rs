@@ -33,6 +33,21 @@ pub(crate) unsafe fn put<const KIND: usize>(
         retired_twice(engine);
         return Ok(());
     }
+    // SAFETY: the caller's.
+    unsafe { put_unchecked::<KIND>(engine, words, weight) }
+}
+
+/// [`put`] of what may be retired several times: the number of times that it is freed is its owner's
+/// business.
+///
+/// # Safety
+/// As [`put`], each time.
+#[inline(always)]
+pub(crate) unsafe fn put_unchecked<const KIND: usize>(
+    engine: EngineRef,
+    words: Words,
+    weight: u64,
+) -> Result<(), NoMemory> {
     if !fills(weight)
         && let Some(store) = engine.0.free.store()
         // SAFETY: the caller's.

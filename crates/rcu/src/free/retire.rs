@@ -8,8 +8,9 @@ use core::time::Duration;
 
 use super::block::{Free, LAYOUTS, OBJECTS, pack, weight};
 use super::ledger::{Counts, bump};
-use super::put::{put, store_of};
+use super::put::{put, put_unchecked, retired_twice, store_of};
 use super::reclaim::{help, is_freeing};
+use super::twice;
 use crate::callback::head::{Posting, Taken};
 use crate::callback::{self, Callback, Head};
 use crate::engine::EngineRef;
@@ -65,7 +66,7 @@ pub(crate) fn retire<T: ?Sized + Send + 'static>(engine: EngineRef, object: Box<
     let at = Box::into_raw(object);
     if is_thin::<T>() {
         // SAFETY: `T` is `Send` and owns what it borrows; the box is ours, and thin.
-        unsafe { retire_with(engine, at.cast(), bytes, drop_box::<T>) };
+        unsafe { retire_once(engine, at.cast(), bytes, drop_box::<T>) };
     } else {
         retire_wide(engine, at, bytes);
     }
@@ -86,7 +87,7 @@ fn retire_wide<T: ?Sized + Send + 'static>(engine: EngineRef, at: *mut T, bytes:
     unsafe { outer.write(ManuallyDrop::into_inner(object)) };
     let bytes = bytes + size_of::<Box<T>>();
     // SAFETY: as if from Box::into_raw; a `Box<T>` is as `Send` as `T`.
-    unsafe { retire_with(engine, outer.cast(), bytes, drop_box::<Box<T>>) };
+    unsafe { retire_once(engine, outer.cast(), bytes, drop_box::<Box<T>>) };
 }
 
 /// Retires what came from `Box::into_raw`.
@@ -100,10 +101,23 @@ pub(crate) unsafe fn retire_box<T: Send + 'static>(
     _object: NonNull<T>,
 ) {
     // SAFETY: the caller's.
-    unsafe { retire_with(engine, at, size_of::<T>(), drop_box::<T>) };
+    unsafe { retire_once(engine, at, size_of::<T>(), drop_box::<T>) };
 }
 
-/// Retires whatever `free` frees.
+/// Retires what is gone once it is freed: a second time before that is found by the checks.
+///
+/// # Safety
+/// As [`retire_with`].
+#[inline(always)]
+unsafe fn retire_once(engine: EngineRef, at: *mut (), bytes: usize, free: Free) {
+    if !twice::remember([address(at), word(free)]) {
+        return retired_twice(engine);
+    }
+    // SAFETY: the caller's.
+    unsafe { retire_with(engine, at, bytes, free) };
+}
+
+/// Retires whatever `free` frees, which may be one of several references.
 ///
 /// # Safety
 /// `free(at)` may be called once, on any thread, after the next grace period.
@@ -111,12 +125,13 @@ pub(crate) unsafe fn retire_box<T: Send + 'static>(
 pub(crate) unsafe fn retire_with(engine: EngineRef, at: *mut (), bytes: usize, free: Free) {
     let words = [address(at), word(free)];
     // SAFETY: the caller's.
-    let done = unsafe { put::<OBJECTS>(engine, words, weight(bytes, OBJECTS)) };
+    let done = unsafe { put_unchecked::<OBJECTS>(engine, words, weight(bytes, OBJECTS)) };
     if done.is_err() {
         // SAFETY: the caller's.
         let free = || unsafe { free(at) };
         // SAFETY: the caller's.
-        let again = || unsafe { put::<OBJECTS>(engine, words, weight(bytes, OBJECTS)) }.is_ok();
+        let again =
+            || unsafe { put_unchecked::<OBJECTS>(engine, words, weight(bytes, OBJECTS)) }.is_ok();
         free_inline(engine, free, again);
     }
 }
@@ -149,7 +164,7 @@ pub(crate) fn retire_call<F: FnOnce() + Send + 'static>(engine: EngineRef, bytes
     }
     let at = Box::into_raw(Box::new(call));
     // SAFETY: a box of ours, of something that is `Send` and owns what it borrows.
-    unsafe { retire_with(engine, at.cast(), bytes + size_of::<F>(), run::<F>) };
+    unsafe { retire_with(engine, at.cast(), bytes.saturating_add(size_of::<F>()), run::<F>) };
 }
 
 /// Retires an object with a head.

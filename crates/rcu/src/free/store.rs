@@ -491,7 +491,7 @@ impl Store {
     /// In a forked child, on its only thread `me`: what was in queues and open blocks is the child's;
     /// what other threads had in hand stays behind. Says how many bytes are closed.
     pub(super) fn inherit(&'static self, me: usize) -> u64 {
-        let (mut blocks, mut bytes) = (0, 0);
+        let (mut blocks, mut objects, mut bytes) = (0, 0, 0);
         let leave = |owner: &AtomicUsize| {
             if owner.load(Ordering::Relaxed) != me {
                 owner.store(0, Ordering::Relaxed);
@@ -518,6 +518,7 @@ impl Store {
                 block.generation.store(generation, Ordering::Relaxed);
                 blocks += 1;
                 bytes += block.bytes();
+                objects += block.objects() as u64;
             });
         }
         // SAFETY: null, or a block; nobody moves.
@@ -528,6 +529,7 @@ impl Store {
             block.generation.store(generation, Ordering::Relaxed);
             blocks += 1;
             bytes += block.bytes();
+            objects += block.objects() as u64;
             at = NonNull::new(block.link.next().load(Ordering::Relaxed));
         }
         // What a destructor of this very thread was forking in goes on afterwards.
@@ -537,9 +539,12 @@ impl Store {
             block.generation.store(generation, Ordering::Relaxed);
             blocks += 1;
             bytes += block.bytes();
+            objects += block.objects() as u64;
         }
         self.tally.reset(blocks);
         self.counts.bytes.store(bytes, Ordering::Relaxed);
+        let freed = self.counts.freed.load(Ordering::Relaxed);
+        self.counts.closed.store(freed + objects, Ordering::Relaxed);
         bytes
     }
 }

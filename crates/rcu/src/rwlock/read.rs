@@ -154,6 +154,10 @@ impl RawRwLock {
             if self.looks_open_soon() && attempt < ATTEMPTS {
                 continue;
             }
+            if deadline.is_none() {
+                self.refuse_own_hold();
+                self.check.waits();
+            }
             let Some(waiter) = self.join_readers(attempt >= ATTEMPTS, None) else { continue };
             if waiter.sleep(deadline).or_else(|| self.leave_queue(&waiter)).is_some() {
                 break;
@@ -179,10 +183,6 @@ impl RawRwLock {
 
     /// Joins the queue. `None` if there is nothing to wait for after all.
     pub(super) fn join_readers(&self, insist: bool, waker: Option<&Waker>) -> Option<Arc<Waiter>> {
-        if waker.is_none() {
-            self.refuse_own_hold();
-            self.check.waits();
-        }
         // Wakers are cloned and dropped without the latch.
         let waiter = Waiter::new(Kind::Reader, waker);
         let mut line = self.queue.lock();
@@ -211,7 +211,7 @@ impl RawRwLock {
         check::ON && self.check.is_held()
     }
 
-    /// Debug builds: a thread must not wait for itself.
+    /// Debug builds: a thread must not wait for itself without end.
     pub(super) fn refuse_own_hold(&self) {
         assert!(
             !self.holds_itself(),

@@ -90,7 +90,7 @@ impl RawRwLock {
         }
         // Whether it is worth while to make readers slow.
         let hopeless = || self.place_if_any().is_some_and(|place| place.inside() != 0);
-        let endless = patience != Patience::None && self.holds_itself();
+        let endless = patience == Patience::Endless && self.holds_itself();
         let seat = Otherwise(|| self.give_seat_up());
         if endless
             || patience == Patience::None && self.core.is_idle() && hopeless()
@@ -128,6 +128,10 @@ impl RawRwLock {
                 return Some(Grant::Seat);
             }
         }
+        if patience == Patience::Endless {
+            self.refuse_own_hold();
+            self.check.waits();
+        }
         match self.join_writers(kind, None) {
             None => Some(Grant::Seat),
             Some(waiter) => waiter.sleep(patience.deadline()).or_else(|| self.leave_queue(&waiter)),
@@ -136,10 +140,6 @@ impl RawRwLock {
 
     /// Joins the queue; `None` if the seat was free, and is the caller's now.
     pub(super) fn join_writers(&self, kind: Kind, waker: Option<&Waker>) -> Option<Arc<Waiter>> {
-        if waker.is_none() {
-            self.refuse_own_hold();
-            self.check.waits();
-        }
         // Wakers are cloned and dropped without the latch.
         let waiter = Waiter::new(kind, waker);
         let mut line = self.queue.lock();
@@ -229,7 +229,9 @@ impl RawRwLock {
         if patience == Patience::None {
             return false;
         }
-        self.check.waits_for_others();
+        if patience == Patience::Endless {
+            self.check.waits_for_others();
+        }
         self.sleep_until_drained(patience)
     }
 
@@ -261,7 +263,9 @@ impl RawRwLock {
             if patience == Patience::None {
                 return false;
             }
-            self.check.waits_for_others();
+            if patience == Patience::Endless {
+                self.check.waits_for_others();
+            }
             if !self.sleep_until_drained(patience) {
                 return false;
             }
@@ -362,7 +366,7 @@ impl RawRwLock {
         self.after_fork();
         // What this thread holds is the seat, for which nobody waits here.
         self.check.leave();
-        let endless = patience != Patience::None && self.holds_itself();
+        let endless = patience == Patience::Endless && self.holds_itself();
         self.check.enter();
         if endless {
             self.refuse_own_hold();
