@@ -142,13 +142,22 @@ pub(super) struct Line {
     pub(super) waiters: VecDeque<Arc<Waiter>>,
     /// Writers inside, of a lock that several may have (`several`).
     pub(super) group: u32,
+    /// How many may be; 0 of a lock that is not such a one.
+    pub(super) limit: u32,
     /// The task that has the seat and waits for readers to leave, and the thread that polled it.
     pub(super) drainer: Option<(Waker, usize)>,
 }
 
 impl Line {
     const fn new() -> Self {
-        Self { waiters: VecDeque::new(), group: 0, drainer: None }
+        Self { waiters: VecDeque::new(), group: 0, limit: 0, drainer: None }
+    }
+
+    /// A writer comes: whether he is one of the group that is inside now.
+    pub(super) fn joins_group(&mut self) -> bool {
+        let joins = (1..self.limit).contains(&self.group) && self.waiters.is_empty();
+        self.group += u32::from(joins);
+        joins
     }
 }
 
@@ -252,6 +261,8 @@ impl Queue {
         // SAFETY: nobody has the latch but, perhaps, a thread that stayed behind (caller: `repair`
         // runs on one thread before any other has used the lock in this process).
         let group = unsafe { (*self.line.get()).group };
+        // SAFETY: as above.
+        let limit = unsafe { (*self.line.get()).limit };
         let mut mine = 0;
         // Otherwise the list may be half-changed.
         if self.latch.load(Ordering::Acquire) & HELD == 0 {
@@ -261,7 +272,7 @@ impl Queue {
             mine += u64::from(line.drainer.as_ref().is_some_and(|(_, by)| *by == me));
         }
         // SAFETY: as above.
-        unsafe { self.line.get().write(Line { group, ..Line::new() }) };
+        unsafe { self.line.get().write(Line { group, limit, ..Line::new() }) };
         self.latch.store(0, Ordering::Release);
         mine
     }

@@ -2,7 +2,9 @@
 //!
 //! The seat belongs to the group of writers that are inside: the first of them takes it as a writer of any
 //! lock does, and the last gives it up. Who comes while a group is inside joins it if it is not full and
-//! nobody waits; otherwise he waits in line. So readers that wait see the group end.
+//! nobody waits; otherwise he waits in line. So readers that wait see the group end. Whether he joins is looked
+//! at once more under the latch as he lines up: the group may have begun since, and calls who waits only
+//! then and when somebody leaves.
 //!
 //! | `Line::group` | state | next |
 //! |---|---|---|
@@ -135,7 +137,7 @@ impl RawRwLock {
             Some(Grant::Seat) => {
                 let mut line = self.queue.lock();
                 line.group = 1;
-                self.call_group(line, limit);
+                self.call_group(line);
                 true
             }
         }
@@ -143,16 +145,15 @@ impl RawRwLock {
 
     fn join_at_once(&self, limit: u32) -> bool {
         let mut line = self.queue.lock();
-        let joins = (1..limit).contains(&line.group) && line.waiters.is_empty();
-        line.group += u32::from(joins);
-        joins
+        line.limit = limit;
+        line.joins_group()
     }
 
     /// Calls the writers at the head of the queue, as many as there is room for.
-    fn call_group(&self, mut line: super::queue::Held<'_>, limit: u32) {
+    fn call_group(&self, mut line: super::queue::Held<'_>) {
         let mut called = Vec::new();
         let next = |line: &mut Line| line.waiters.pop_front_if(|w| w.kind == Kind::Writer);
-        while line.group < limit
+        while line.group < line.limit
             && let Some(writer) = next(&mut line)
         {
             line.group += 1;
@@ -167,12 +168,12 @@ impl RawRwLock {
     }
 
     /// One of the group leaves.
-    fn leave_group(&self, limit: u32) {
+    fn leave_group(&self) {
         self.after_fork();
         let mut line = self.queue.lock();
         line.group = line.group.saturating_sub(1);
         if line.group != 0 {
-            self.call_group(line, limit);
+            self.call_group(line);
             return;
         }
         drop(line);
@@ -210,7 +211,7 @@ impl<T: ?Sized> Drop for ManyGuard<'_, T> {
 
 impl<T: ?Sized> Drop for SomeGuard<'_, T> {
     fn drop(&mut self) {
-        self.lock.raw.leave_group(self.lock.limit);
+        self.lock.raw.leave_group();
     }
 }
 

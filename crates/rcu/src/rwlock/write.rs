@@ -148,6 +148,12 @@ impl RawRwLock {
                 self.seat.keep(kind == Kind::Upgradable);
                 None
             }
+            // A group began since he looked: nobody in it would call him before he leaves.
+            Announced::Taken { .. } if kind == Kind::Writer && line.joins_group() => {
+                self.seat.no_queue();
+                waiter.grant(Grant::Group);
+                Some(waiter)
+            }
             Announced::Taken { .. } => {
                 line.waiters.push_back(waiter.clone());
                 Some(waiter)
