@@ -2,7 +2,7 @@
 //! is dropped.
 
 use crate::call::{Captured, Phase};
-use crate::run::Frame;
+use crate::run::{self, Frame};
 use crate::value::RawValue;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -10,13 +10,14 @@ use core::task::{Context, Poll};
 /// What a call that is on remembers while it waits. On the heap: most calls are off.
 struct Begun<const N: usize> {
     frame: Frame,
+    begun: run::Begun,
     captured: Captured<N>,
 }
 
 impl<const N: usize> Begun<N> {
     fn end(&mut self, phase: Phase, ret: Option<RawValue>) {
         // SAFETY: `poll`, which alone has a value, keeps it until after this.
-        unsafe { self.frame.exit(self.captured.head(), phase, ret.as_ref()) };
+        unsafe { self.frame.exit(self.captured.head(), self.begun, phase, ret.as_ref()) };
     }
 }
 
@@ -52,10 +53,10 @@ pub fn call_async<F: Future, V: Fn(&F::Output) -> RawValue, const N: usize>(
 fn begin_slow<const N: usize>(mut captured: Captured<N>) -> Option<Box<Begun<N>>> {
     let mut frame = Frame::new();
     // SAFETY: the body owns the arguments and has not been polled.
-    let exits = unsafe { frame.enter(captured.head()) };
+    let begun = unsafe { frame.enter(captured.head()) };
     // The future may be dropped when what its arguments point to is not: only numbers stay.
     captured.forget();
-    exits.then(|| Box::new(Begun { frame, captured }))
+    begun.exits().then(|| Box::new(Begun { frame, begun, captured }))
 }
 
 /// Ends the call when a poll unwinds.

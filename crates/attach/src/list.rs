@@ -119,8 +119,8 @@ impl Lone {
 pub(crate) struct List {
     /// The only entry of `enter`, of a program of the kind `Entry`.
     pub(crate) plain: Lone,
-    /// The only entry of `enter`, of a session.
-    pub(crate) session: Lone,
+    /// The only entry of `enter`, of one of those or of a session.
+    pub(crate) first: Lone,
     /// The only entry of `exit`.
     pub(crate) last: Lone,
     /// What runs at entry, in the order in which it runs.
@@ -182,9 +182,9 @@ impl List {
         exit.extend(new.iter().rev().filter(part).map(Entry::again));
         exit.extend(old_exit.iter().filter(stays).map(Entry::again));
         let plain = Lone::of(&enter, &[Kind::Entry]);
-        let session = Lone::of(&enter, &[Kind::Session]);
+        let first = Lone::of(&enter, &[Kind::Entry, Kind::Session]);
         let last = Lone::of(&exit, &[Kind::Exit, Kind::Session]);
-        boxed(Self { plain, session, last, enter, exit }).map(Some)
+        boxed(Self { plain, first, last, enter, exit }).map(Some)
     }
 
     /// What runs at entry.
@@ -227,7 +227,7 @@ impl List {
         both.filter(|entry| gone(entry.link)).for_each(|entry| {
             entry.dead.store(true, Ordering::Relaxed);
         });
-        for lone in [&self.plain, &self.session, &self.last] {
+        for lone in [&self.plain, &self.first, &self.last] {
             if gone(lone.link) {
                 lone.kill();
             }
@@ -254,6 +254,10 @@ fn boxed(list: List) -> Result<Box<List>, OutOfMemory> {
     // SAFETY: it holds a list now, and boxes use the same allocator and layout.
     Ok(unsafe { Box::from_raw(at) })
 }
+
+#[cfg(test)]
+#[path = "list_tests.rs"]
+mod tests;
 
 #[cfg(not(any(test, feature = "fake")))]
 mod fake {

@@ -180,6 +180,7 @@ impl Inner {
     }
 
     /// Counts what did not come to its end.
+    #[cold]
     #[inline(never)]
     fn others(&self, answer: Answer) {
         match answer {

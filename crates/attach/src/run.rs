@@ -26,6 +26,10 @@
 //! | before the program is noted | another or none | runs |
 //! | from then until it has returned | it | is missed |
 //!
+//! # Invariants
+//! 1. Where an entry answers with a link ([`Begun`]), it has written the session's word to its frame, and the
+//!    exit is given that frame and that answer.
+//!
 //! # Panics
 //! A program's own shim contains them (`program`); what panicked is switched off and the walk goes on.
 
@@ -36,6 +40,7 @@ use crate::program::{Answer, Inner, Kind, NORMAL, SLEEPABLE};
 use crate::slot::{LINKS, Open};
 use crate::value::RawValue;
 use core::cell::Cell;
+use core::mem::MaybeUninit;
 use core::ptr;
 
 /// What runs on a thread: nothing (null); the program of a walk over a list of one, around which there is no
@@ -150,11 +155,37 @@ fn running() -> &'static Cell<Running> {
     unsafe { &*running }
 }
 
+const ENTER: u8 = NORMAL_ENTER | SLEEPABLE_ENTER;
 const BOTH_ENDS: u8 = NORMAL_ENTER | NORMAL_EXIT;
 
-/// What a call remembers across its body.
+/// What a call remembers of its entry in a register: 0, there is nothing to do at exit; a link, the session of
+/// that alone has begun, and its word is in the [`Frame`]; [`Begun::EXITS`], there is something to do, and what
+/// sessions have begun is in the frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Begun(u64);
+
+impl Begun {
+    /// There is nothing to do at exit. (Links begin at 1.)
+    const NOTHING: Self = Self(0);
+    const EXITS: Self = Self(u64::MAX);
+
+    #[inline(always)]
+    fn exits_if(exits: bool) -> Self {
+        if exits { Self::EXITS } else { Self::NOTHING }
+    }
+
+    /// Whether there is something to do at exit.
+    #[inline(always)]
+    pub(crate) fn exits(self) -> bool {
+        self.0 != 0
+    }
+}
+
+/// What a call remembers across its body, other than in [`Begun`].
 pub(crate) struct Frame {
     open: Open<LINKS>,
+    /// Of the session that [`Begun`] names (invariant 1).
+    word: MaybeUninit<u64>,
     /// What a modifying program answered.
     answer: Option<u64>,
     /// Mutant M15: the lists of the entry.
@@ -171,32 +202,43 @@ impl Frame {
     pub(crate) const fn new() -> Self {
         Self {
             open: Open::new(),
+            word: MaybeUninit::uninit(),
             answer: None,
             #[cfg(owlet_mutants)]
             stale: [ptr::null(); 2],
         }
     }
 
-    /// Runs the programs of the entry; whether there is something to do at exit.
+    /// Runs the programs of the entry.
     ///
-    /// The short way is that of one normal program on a thread that is in none.
+    /// Only a switch, so that each way saves the registers that it needs itself.
     ///
     /// # Safety
     /// The arguments are alive.
     #[inline(never)]
-    pub(crate) unsafe fn enter(&mut self, captured: HeadRef<'_>) -> bool {
-        let function = captured.head().function;
-        match function.phases() {
-            NORMAL_ENTER => {}
+    pub(crate) unsafe fn enter(&mut self, captured: HeadRef<'_>) -> Begun {
+        match captured.head().function.phases() {
             // SAFETY: the caller's.
-            BOTH_ENDS => return unsafe { self.enter_and_exit(captured) },
+            NORMAL_ENTER => unsafe { self.enter_lone(captured) },
             // SAFETY: the caller's.
-            _ => return unsafe { self.enter_several(captured) },
+            BOTH_ENDS => unsafe { self.enter_both(captured) },
+            // The mutant wants to have seen the list.
+            phases if phases & ENTER == 0 && !cfg!(owlet_mutants) => Begun::exits_if(phases != 0),
+            // SAFETY: the caller's.
+            _ => unsafe { self.enter_several(captured) },
         }
+    }
+
+    /// The short way of an entry without an exit: that of one normal program on a thread that is in none.
+    ///
+    /// # Safety
+    /// As [`Frame::enter`].
+    #[inline(never)]
+    unsafe fn enter_lone(&mut self, captured: HeadRef<'_>) -> Begun {
         let token = NORMAL.read_lock();
         let running = running();
         // SAFETY: in a section of the list's domain.
-        if let Some(list) = unsafe { function.normal.read().as_ref() }
+        if let Some(list) = unsafe { captured.head().function.normal.read().as_ref() }
             // SAFETY: in that section.
             && let Some(program) = unsafe { list.plain.program() }
             && running.get().is_nothing()
@@ -206,46 +248,37 @@ impl Frame {
             let _ = run_alone(running, program, &call);
             // SAFETY: taken above, on this thread; nothing in between unwinds.
             unsafe { NORMAL.read_unlock(token) };
-            return false;
+            return Begun::NOTHING;
         }
         // SAFETY: the caller's; the token was taken above.
         unsafe { self.enter_locked(captured, token) }
     }
 
-    /// [`Frame::enter`] where there is something to do at exit, too.
+    /// As [`Frame::enter_lone`], where there is something to do at exit, too.
     ///
     /// # Safety
     /// As [`Frame::enter`].
     #[inline(never)]
-    unsafe fn enter_and_exit(&mut self, captured: HeadRef<'_>) -> bool {
-        let function = captured.head().function;
+    unsafe fn enter_both(&mut self, captured: HeadRef<'_>) -> Begun {
         let token = NORMAL.read_lock();
         let running = running();
         // SAFETY: in a section of the list's domain.
-        if let Some(list) = unsafe { function.normal.read().as_ref() }
+        if let Some(list) = unsafe { captured.head().function.normal.read().as_ref() }
             && running.get().is_nothing()
             && list.exits()
         {
             #[cfg(owlet_mutants)]
             (self.stale[0] = list);
-            // SAFETY: the caller's.
-            let call = |cookie| unsafe { Call::new(captured, None, Phase::Entry, cookie) };
             // SAFETY: in the section.
-            if let Some(program) = unsafe { list.session.program() } {
-                let call = call(list.session.cookie);
-                if matches!(run_alone(running, program, &call), Answer::Done) {
-                    self.open.push(list.session.link, call.session());
-                }
+            if let Some(program) = unsafe { list.first.program() } {
+                // SAFETY: the caller's.
+                let call = unsafe { Call::new(captured, None, Phase::Entry, list.first.cookie) };
+                let link = if program.kind == Kind::Session { list.first.link } else { 0 };
+                let done = matches!(run_alone(running, program, &call), Answer::Done);
                 // SAFETY: taken above, on this thread; nothing in between unwinds.
                 unsafe { NORMAL.read_unlock(token) };
-                return true;
-            }
-            // SAFETY: in the section.
-            if let Some(program) = unsafe { list.plain.program() } {
-                let _ = run_alone(running, program, &call(list.plain.cookie));
-                // SAFETY: as above.
-                unsafe { NORMAL.read_unlock(token) };
-                return true;
+                self.word.write(call.session());
+                return if done && link != 0 { Begun(link) } else { Begun::EXITS };
             }
         }
         // SAFETY: the caller's; the token was taken above.
@@ -257,19 +290,19 @@ impl Frame {
     /// # Safety
     /// As [`Frame::enter`].
     #[inline(never)]
-    unsafe fn enter_several(&mut self, captured: HeadRef<'_>) -> bool {
+    unsafe fn enter_several(&mut self, captured: HeadRef<'_>) -> Begun {
         let phases = captured.head().function.phases();
         let mut exits = phases & (NORMAL_EXIT | SLEEPABLE_EXIT) != 0;
         // The mutant wants to have seen the list.
         if phases & NORMAL_ENTER != 0 || (cfg!(owlet_mutants) && phases & NORMAL_EXIT != 0) {
             // SAFETY: the caller's; the token is new.
-            exits |= unsafe { self.enter_locked(captured, NORMAL.read_lock()) };
+            exits |= unsafe { self.enter_locked(captured, NORMAL.read_lock()) }.exits();
         }
         if phases & SLEEPABLE_ENTER != 0 || (cfg!(owlet_mutants) && phases & SLEEPABLE_EXIT != 0) {
             // SAFETY: the caller's.
             exits |= unsafe { self.enter_sleepable(captured) };
         }
-        exits
+        Begun::exits_if(exits)
     }
 
     /// Any list of normal programs.
@@ -277,7 +310,7 @@ impl Frame {
     /// # Safety
     /// As [`Frame::enter`]; this ends the section that `token` stands for.
     #[inline(never)]
-    unsafe fn enter_locked(&mut self, captured: HeadRef<'_>, token: u32) -> bool {
+    unsafe fn enter_locked(&mut self, captured: HeadRef<'_>, token: u32) -> Begun {
         let mut exits = false;
         // SAFETY: in a section of the list's domain.
         if let Some(list) = unsafe { captured.head().function.normal.read().as_ref() } {
@@ -289,7 +322,7 @@ impl Frame {
         }
         // SAFETY: the caller's; nothing in between unwinds.
         unsafe { NORMAL.read_unlock(token) };
-        exits
+        Begun::exits_if(exits)
     }
 
     /// # Safety
@@ -351,7 +384,7 @@ impl Frame {
         }
     }
 
-    /// Runs the programs of the exit.
+    /// Runs the programs of the exit; `begun` is what the entry returned.
     ///
     /// # Safety
     /// What `ret` borrows is alive; the phase is not the entry.
@@ -359,6 +392,7 @@ impl Frame {
     pub(crate) unsafe fn exit(
         &mut self,
         captured: HeadRef<'_>,
+        begun: Begun,
         phase: Phase,
         ret: Option<&RawValue>,
     ) {
@@ -367,7 +401,7 @@ impl Frame {
         // SAFETY: not the entry; of `ret`, the caller's.
         let call = unsafe { Call::new(captured, ret, phase, 0) };
         if function.phases() & !NORMAL_ENTER != NORMAL_EXIT {
-            return self.exit_several(&call);
+            return self.exit_several(&call, begun);
         }
         let token = NORMAL.read_lock();
         let running = running();
@@ -376,53 +410,62 @@ impl Frame {
             // SAFETY: in that section.
             && let Some(program) = unsafe { list.last.program() }
             && running.get().is_nothing()
+            && (begun.0 == list.last.link || program.kind == Kind::Exit)
         {
-            if program.kind == Kind::Exit || self.is_begun(list.last.link, &call) {
-                call.cookie.set(list.last.cookie);
-                let _ = run_alone(running, program, &call);
+            if begun.0 == list.last.link {
+                // SAFETY: `begun` is a link (invariant 1).
+                call.set_session(unsafe { self.word.assume_init() });
             }
+            call.cookie.set(list.last.cookie);
+            let _ = run_alone(running, program, &call);
             // SAFETY: taken above, on this thread; nothing in between unwinds.
             return unsafe { NORMAL.read_unlock(token) };
         }
-        self.exit_locked(&call, token);
+        self.exit_locked(&call, begun, token);
     }
 
     /// Whether this call began a link's session; if so, `call` has its word.
     #[inline(always)]
-    fn is_begun(&self, link: u64, call: &Call<'_>) -> bool {
-        self.open.find(link).map(|word| call.set_session(word)).is_some()
+    fn is_begun(&self, begun: Begun, link: u64, call: &Call<'_>) -> bool {
+        let word = if begun.0 == link {
+            // SAFETY: `begun` is a link (invariant 1).
+            Some(unsafe { self.word.assume_init() })
+        } else {
+            self.open.find(link)
+        };
+        word.map(|word| call.set_session(word)).is_some()
     }
 
     #[inline(never)]
-    fn exit_several(&self, call: &Call<'_>) {
+    fn exit_several(&self, call: &Call<'_>, begun: Begun) {
         let phases = call.function().phases();
         if phases & SLEEPABLE_EXIT != 0 {
-            self.exit_sleepable(call);
+            self.exit_sleepable(call, begun);
         }
         if phases & NORMAL_EXIT != 0 {
-            self.exit_locked(call, NORMAL.read_lock());
+            self.exit_locked(call, begun, NORMAL.read_lock());
         }
     }
 
     /// Any list of normal programs. Ends the section that `token` stands for.
     #[inline(never)]
-    fn exit_locked(&self, call: &Call<'_>, token: u32) {
+    fn exit_locked(&self, call: &Call<'_>, begun: Begun, token: u32) {
         let now = call.function().normal.read();
         // SAFETY: in a section of the list's domain.
         if let Some(list) = unsafe { self.list_at_exit(now, 0).as_ref() } {
-            self.exit_list(list, call);
+            self.exit_list(list, call, begun);
         }
         // SAFETY: taken by the caller, on this thread, for this; nothing in between unwinds.
         unsafe { NORMAL.read_unlock(token) };
     }
 
     #[inline(never)]
-    fn exit_sleepable(&self, call: &Call<'_>) {
+    fn exit_sleepable(&self, call: &Call<'_>, begun: Begun) {
         let _section = SLEEPABLE.read();
         let now = call.function().sleepable.read();
         // SAFETY: in a section of the list's domain.
         if let Some(list) = unsafe { self.list_at_exit(now, 1).as_ref() } {
-            self.exit_list(list, call);
+            self.exit_list(list, call, begun);
         }
     }
 
@@ -440,13 +483,13 @@ impl Frame {
     }
 
     #[inline(always)]
-    fn exit_list(&self, list: &List, call: &Call<'_>) {
+    fn exit_list(&self, list: &List, call: &Call<'_>, begun: Begun) {
         let running = running();
         let node = Node { program: Cell::new(ptr::null()), outer: running.get() };
         running.set(Running::node(&node));
         for entry in list.exit() {
             // A session that this call has not begun has no end.
-            if entry.kind() != Kind::Session || self.is_begun(entry.link, call) {
+            if entry.kind() != Kind::Session || self.is_begun(begun, entry.link, call) {
                 let _ = node.run(entry, call);
             }
         }
@@ -459,15 +502,15 @@ impl Frame {
 struct Unwinding<'f> {
     frame: &'f mut Frame,
     captured: HeadRef<'f>,
-    exits: bool,
+    begun: Begun,
 }
 
 impl Drop for Unwinding<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.exits {
+        if self.begun.exits() {
             // SAFETY: no value.
-            unsafe { self.frame.exit(self.captured, Phase::Unwound, None) };
+            unsafe { self.frame.exit(self.captured, self.begun, Phase::Unwound, None) };
         }
     }
 }
@@ -485,13 +528,13 @@ pub fn call<R, const N: usize>(
 ) -> R {
     let (mut frame, captured) = (Frame::new(), captured.head());
     // SAFETY: `body` owns the arguments and has not run.
-    let exits = unsafe { frame.enter(captured) };
-    let unwinding = Unwinding { frame: &mut frame, captured, exits };
+    let begun = unsafe { frame.enter(captured) };
+    let unwinding = Unwinding { frame: &mut frame, captured, begun };
     let ret = body();
     core::mem::forget(unwinding);
-    if exits {
+    if begun.exits() {
         // SAFETY: what was captured borrows `ret`, which lives until after the exit.
-        unsafe { frame.exit(captured, Phase::Return, Some(&value(&ret))) };
+        unsafe { frame.exit(captured, begun, Phase::Return, Some(&value(&ret))) };
     }
     ret
 }
@@ -507,14 +550,14 @@ pub fn call_modifiable<R, const N: usize>(
 ) -> R {
     let (mut frame, captured) = (Frame::new(), captured.head());
     // SAFETY: `body` owns the arguments and has not run.
-    let exits = unsafe { frame.enter(captured) };
+    let begun = unsafe { frame.enter(captured) };
     let answer = frame.answer;
-    let unwinding = Unwinding { frame: &mut frame, captured, exits };
+    let unwinding = Unwinding { frame: &mut frame, captured, begun };
     let ret = answer.map_or_else(body, convert);
     core::mem::forget(unwinding);
-    if exits {
+    if begun.exits() {
         // SAFETY: as in `call`.
-        unsafe { frame.exit(captured, Phase::Return, Some(&value(&ret))) };
+        unsafe { frame.exit(captured, begun, Phase::Return, Some(&value(&ret))) };
     }
     ret
 }

@@ -313,3 +313,103 @@ fn tr_01_every_signature_does_the_same_with_and_without_programs() {
     assert!(SEEN.with_borrow(Vec::is_empty));
     let _ = Value::Unit;
 }
+
+mod drops {
+    use super::*;
+
+    thread_local! { static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) } }
+
+    pub(super) struct Tells(u8);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            LOG.with_borrow_mut(|log| log.push(self.0));
+        }
+    }
+
+    impl Tells {
+        fn touch(&self) -> u8 {
+            self.0
+        }
+    }
+
+    /// The same functions with and without an attribute.
+    macro_rules! functions {
+        ($module:ident, $(#[$traced:meta])?) => {
+            mod $module {
+                use super::*;
+
+                pub(super) struct Owner(pub(super) Tells);
+
+                impl Owner {
+                    $(#[$traced])?
+                    fn takes(self, _a: Tells, mut b: Tells, _: Tells, c: Tells) -> u8 {
+                        let inner = Tells(9);
+                        b.0 += 10;
+                        c.touch() + b.touch() + inner.touch() + self.0.touch()
+                    }
+                }
+
+                $(#[$traced])?
+                fn patterns((x, _): (Tells, Tells), [_, y]: [Tells; 2], _unused: Tells) -> u8 {
+                    #![inline(never)]
+                    let sum = y.touch() + x.touch();
+                    sum
+                }
+
+                $(#[$traced])?
+                async fn waits(a: Tells, (b, _): (Tells, Tells), c: Tells) -> u8 {
+                    std::future::ready(()).await;
+                    c.touch() + a.touch() + b.touch()
+                }
+
+                $(#[$traced])?
+                fn moves(a: Tells, #[cfg(any())] _gone: Tells, b: Tells, c: Tells) -> Tells {
+                    drop(c);
+                    let _ = &b;
+                    a
+                }
+
+                $(#[$traced])?
+                fn borrows(a: std::sync::Mutex<u8>, b: Tells) -> u8 {
+                    *a.lock().unwrap() + b.touch()
+                }
+
+                pub(super) fn all() -> (u64, Vec<u8>) {
+                    let sum = [
+                        Owner(Tells(1)).takes(Tells(2), Tells(3), Tells(4), Tells(5)),
+                        patterns((Tells(1), Tells(2)), [Tells(3), Tells(4)], Tells(5)),
+                        block_on(waits(Tells(1), (Tells(2), Tells(3)), Tells(4))),
+                        moves(Tells(1), Tells(2), Tells(3)).touch(),
+                        borrows(std::sync::Mutex::new(1), Tells(2)),
+                    ];
+                    // Not polled at all, and what is dropped in the middle.
+                    drop(waits(Tells(1), (Tells(2), Tells(3)), Tells(4)));
+                    (sum.into_iter().map(u64::from).sum(), LOG.take())
+                }
+            }
+        };
+    }
+
+    functions! { plain, }
+    functions! { traced_too, #[traced] }
+
+    pub(super) fn both() -> [(u64, Vec<u8>); 2] {
+        [plain::all(), traced_too::all()]
+    }
+}
+
+/// Parameters, what their patterns leave out, and what the body does not use are dropped when and in the
+/// order that they are without the attribute.
+#[test]
+fn tr_01_parameters_are_dropped_in_the_order_of_any_function() {
+    let [plain, traced] = drops::both();
+    assert_eq!(traced, plain);
+    let program = Program::entry(|_| ()).build();
+    let attached = program.attach("*::drops::traced_too::*").unwrap();
+    let [plain, traced] = drops::both();
+    assert_eq!(traced, plain);
+    attached.detach().unwrap();
+    // A future that is never polled is no call.
+    assert_eq!(program.stats().runs, 5);
+}

@@ -32,6 +32,7 @@ use clap::Parser as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    quiet_verifier();
     let ran = match args::Cli::try_parse() {
         Ok(cli) => commands::run(cli.command),
         Err(error) => args::answer(args::told(error)),
@@ -43,4 +44,14 @@ fn main() -> ExitCode {
             failure.exit.into()
         }
     }
+}
+
+/// What panics while an eBPF object is verified is a refusal, which is told as one.
+fn quiet_verifier() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() != Some(owlet_ebpf::load::VERIFIER) {
+            told(panic);
+        }
+    }));
 }

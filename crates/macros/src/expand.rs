@@ -2,10 +2,13 @@
 
 use crate::options::{Modify, Options};
 use proc_macro2::{Ident, Span, TokenStream};
-use quote::{ToTokens, quote};
+use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
 use syn::visit_mut::VisitMut;
-use syn::{Error, FnArg, ItemFn, Lifetime, Pat, Result, ReturnType, Signature, Type, parse2};
+use syn::{
+    AttrStyle, Attribute, Error, FnArg, ItemFn, Lifetime, Pat, PatType, Receiver, Result,
+    ReturnType, Signature, Type, parse2,
+};
 
 /// The attribute.
 pub(crate) fn traced(options: TokenStream, item: TokenStream, root: &str) -> TokenStream {
@@ -31,8 +34,9 @@ fn expand(options: TokenStream, item: TokenStream, root: &str) -> Result<TokenSt
     };
     let ItemFn { attrs, vis, sig, block } = &function;
     let params = params(sig, &options)?;
-    let names = params.iter().map(|param| &param.name);
+    let names = params.iter().map(|Param { cfgs, name, .. }| quote!(#(#cfgs)* #name));
     let values = params.iter().map(|param| param.capture(&root));
+    let attrs = attrs.iter().cloned().map(outer);
     let name = name(sig, &options);
     let modifiable = !matches!(options.modify, Modify::No);
     let value = value(&root, &options);
@@ -41,11 +45,24 @@ fn expand(options: TokenStream, item: TokenStream, root: &str) -> Result<TokenSt
     let local = |name| Ident::new(name, Span::mixed_site());
     let (captured, body, ret_name) = (local("captured"), local("body"), local("ret"));
     let site = Lifetime::new("'site", Span::mixed_site());
+    let (sig, params_again) = bind_in_body(sig);
+    // The tail's temporaries go before the parameters, in every edition.
+    let result = if matches!(ret, Type::Never(_)) {
+        quote!(#block)
+    } else {
+        quote! {
+            #[allow(unused_braces, clippy::diverging_sub_expression, clippy::let_unit_value)]
+            let #ret_name: #ret = #block;
+            #[allow(unreachable_code, clippy::needless_return, clippy::let_and_return)]
+            return #ret_name;
+        }
+    };
     let end = match (sig.asyncness, &options.modify) {
         (Some(_), _) => quote! {
             #root::__private::call_async(
                 #captured,
                 async move {
+                    #params_again
                     if false {
                         // So that `return` and `?` know the type.
                         #[allow(unreachable_code, clippy::all)]
@@ -53,13 +70,13 @@ fn expand(options: TokenStream, item: TokenStream, root: &str) -> Result<TokenSt
                         #[allow(unreachable_code)]
                         return #ret_name;
                     }
-                    #block
+                    #result
                 },
                 #value,
             ).await
         },
         (None, Modify::No) => quote! {
-            let #body = #root::__private::once(move || -> #ret #block);
+            let #body = #root::__private::once(move || -> #ret { #params_again #result });
             match #captured {
                 ::core::option::Option::None => #body(),
                 ::core::option::Option::Some(#captured) => {
@@ -73,7 +90,7 @@ fn expand(options: TokenStream, item: TokenStream, root: &str) -> Result<TokenSt
                 _ => quote!(#root::__private::Modified::from_word),
             };
             quote! {
-                let #body = #root::__private::once(move || -> #ret #block);
+                let #body = #root::__private::once(move || -> #ret { #params_again #result });
                 match #captured {
                     ::core::option::Option::None => #body(),
                     ::core::option::Option::Some(#captured) => {
@@ -143,12 +160,59 @@ fn refuse(function: &ItemFn, options: &Options) -> Result<()> {
             return Err(Error::new_spanned(attribute, message));
         }
     }
+    if sig.asyncness.is_some()
+        && let ReturnType::Type(_, ty) = &sig.output
+        && matches!(**ty, Type::Never(_))
+    {
+        let message =
+            "an async function that returns `!` cannot be traced: write it without a result";
+        return Err(Error::new_spanned(&sig.output, message));
+    }
     let message = "`modify_return` does not work on async functions";
     match &options.modify {
         Modify::Plain(span) if sig.asyncness.is_some() => Err(Error::new(*span, message)),
         Modify::By(expr) if sig.asyncness.is_some() => Err(Error::new_spanned(expr, message)),
         _ => Ok(()),
     }
+}
+
+/// An attribute inside the body, `#![..]`, in front of the function.
+fn outer(mut attribute: Attribute) -> Attribute {
+    attribute.style = AttrStyle::Outer;
+    attribute
+}
+
+/// The signature, whose parameters the closure is to own in their order whatever the body does with them,
+/// and the statements that bind them there: so that they are dropped in the order that they are dropped in
+/// without the attribute, patterns and what they leave out included.
+fn bind_in_body(sig: &Signature) -> (Signature, TokenStream) {
+    let mut sig = sig.clone();
+    let mut again = TokenStream::new();
+    for (n, arg) in sig.inputs.iter_mut().enumerate() {
+        let FnArg::Typed(arg) = arg else { continue };
+        let cfgs: Vec<_> = arg.attrs.iter().filter(|attribute| is_cfg(attribute)).collect();
+        let pat = (*arg.pat).clone();
+        match &mut *arg.pat {
+            Pat::Ident(ident) if ident.subpat.is_none() && ident.by_ref.is_none() => {
+                let name = &ident.ident;
+                again.extend(quote!(#(#cfgs)* let #pat = #name;));
+                ident.mutability = None;
+            }
+            _ => {
+                let whole = format_ident!("__owlet_argument_{n}", span = Span::mixed_site());
+                again.extend(quote! {
+                    #(#cfgs)* let #whole = #whole;
+                    #(#cfgs)* let #pat = #whole;
+                });
+                *arg.pat = syn::parse_quote!(#whole);
+            }
+        }
+    }
+    (sig, again)
+}
+
+fn is_cfg(attribute: &Attribute) -> bool {
+    attribute.path().is_ident("cfg")
 }
 
 /// The full name, an expression.
@@ -162,6 +226,8 @@ fn name(sig: &Signature, options: &Options) -> TokenStream {
 
 /// One parameter.
 struct Param {
+    /// Whether it is there.
+    cfgs: Vec<Attribute>,
     /// Its name, "_" if it is a pattern.
     name: String,
     /// What is captured.
@@ -177,10 +243,13 @@ enum What {
 
 impl Param {
     fn capture(&self, root: &TokenStream) -> TokenStream {
+        let cfgs = &self.cfgs;
         match &self.what {
-            What::Skipped => quote!(#root::__private::RawValue::SKIPPED),
-            What::Variable(ident) => quote!((&&&#root::__private::Wrap(&#ident)).capture()),
-            What::Pattern(ty) => quote!(#root::__private::RawValue::absent(#ty)),
+            What::Skipped => quote!(#(#cfgs)* #root::__private::RawValue::SKIPPED),
+            What::Variable(ident) => {
+                quote!(#(#cfgs)* (&&&#root::__private::Wrap(&#ident)).capture())
+            }
+            What::Pattern(ty) => quote!(#(#cfgs)* #root::__private::RawValue::absent(#ty)),
         }
     }
 }
@@ -189,6 +258,8 @@ fn params(sig: &Signature, options: &Options) -> Result<Vec<Param>> {
     let mut unknown: Vec<&Ident> = options.skip.iter().collect();
     let mut params = Vec::new();
     for arg in &sig.inputs {
+        let (FnArg::Typed(PatType { attrs, .. }) | FnArg::Receiver(Receiver { attrs, .. })) = arg;
+        let cfgs = attrs.iter().filter(|attribute| is_cfg(attribute)).cloned().collect();
         let (ident, ty) = match arg {
             FnArg::Receiver(receiver) => {
                 (Some(Ident::new("self", receiver.self_token.span)), String::new())
@@ -208,7 +279,7 @@ fn params(sig: &Signature, options: &Options) -> Result<Vec<Param>> {
             Some(ident) => What::Variable(ident),
             None => What::Pattern(ty),
         };
-        params.push(Param { name, what });
+        params.push(Param { cfgs, name, what });
     }
     match unknown.first() {
         Some(ident) => {

@@ -20,8 +20,9 @@
 //!
 //! The body stands there once, in a closure (that of a function which returns `impl Trait` has its return
 //! type inferred at that place), so `return`, `?`, lifetimes, generics, `Self` and statics inside it mean
-//! what they did. Its two calls are the fast path and the slow one; `None` is known at the one and `Some`
-//! at the other, so no flag is left in the compiled code.
+//! what they did. Parameters are bound again at its start, so that they are dropped in their order. Its two
+//! calls are the fast path and the slow one; `None` is known at the one and `Some` at the other, so no flag
+//! is left in the compiled code.
 
 mod expand;
 mod options;
@@ -55,7 +56,7 @@ use proc_macro::TokenStream;
 /// # Errors
 /// Refused by the compiler: `const fn` (what runs at compile time has no site), functions with
 /// `#[track_caller]` (their caller would become the tracer) or `#[naked]`, variadic ones, those without
-/// a body; `modify_return` on async functions.
+/// a body; `modify_return` on async functions; async functions that return `!`.
 #[proc_macro_attribute]
 pub fn traced(options: TokenStream, item: TokenStream) -> TokenStream {
     expand::traced(options.into(), item.into(), "::owlet::attach").into()

@@ -46,6 +46,7 @@ functions! {
     #[owlet_attach::traced] sleepable = "native-sleepable";
     #[owlet_attach::traced] exit = "exit";
     #[owlet_attach::traced] session = "session";
+    #[owlet_attach::traced] both = "entry+exit";
     #[owlet_attach::traced] ebpf_ret0 = "ebpf-ret0";
     #[owlet_attach::traced] ebpf_map = "ebpf-map";
     #[owlet_attach::traced] ebpf_atomic = "ebpf-map-atomic";
@@ -67,6 +68,8 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
     attach(&native().sleepable().build(), "sleepable")?;
     attach(&Program::exit(|_| ()).build(), "exit")?;
     attach(&Program::session(|_| AtExit::Run, |_| ()).build(), "session")?;
+    attach(&native().build(), "both")?;
+    attach(&Program::exit(|_| ()).build(), "both")?;
     attach(&machine(&[ret0()], true)?, "ebpf_ret0")?;
     attach(&machine(&[count(false)], true)?, "ebpf_map")?;
     attach(&machine(&[count(true)], true)?, "ebpf_atomic")?;

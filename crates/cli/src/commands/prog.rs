@@ -18,7 +18,10 @@ use owlet_ebpf::image::{MapKind, ProgramDef, ProgramKind};
 use owlet_ebpf::load::{self, Verified};
 use owlet_wire::functions::{Attach, Map, Standing, Work};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::OFlags;
 use serde_json::json;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -80,6 +83,18 @@ pub(super) fn run(
     Ok(Exit::Done)
 }
 
+/// What a file has, no more than a byte too much. One that is none may have no end, or never begin.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(OBJECT_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// The object of `FILE[:PROGRAM]`, and the name of the program meant.
 fn verified(prog: &str) -> Result<(Verified, String)> {
     let (file, wanted) = match prog.rsplit_once(':') {
@@ -88,11 +103,10 @@ fn verified(prog: &str) -> Result<(Verified, String)> {
     };
     let path = Path::new(file);
     let failed = |why: String| Failure::at("cannot load", path, why);
-    let size = std::fs::metadata(path).map_err(|error| failed(reason(&error)))?.len();
-    if size > OBJECT_MAX {
+    let bytes = read(path).map_err(|error| failed(reason(&error)))?;
+    if bytes.len() as u64 > OBJECT_MAX {
         return Err(failed("it is too large for an object of eBPF programs".into()));
     }
-    let bytes = std::fs::read(path).map_err(|error| failed(reason(&error)))?;
     let verified = load::object(&bytes).map_err(|error| {
         let text = error.to_string();
         let (why, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));

@@ -396,6 +396,12 @@ fn an_ebpf_program_counts_calls_and_its_map_is_shown() -> Result<()> {
         assert_ne!(ran.code, 0, "{name}");
         assert!(ran.stderr.to_lowercase().contains(&why.to_lowercase()), "{name}: {}", ran.stderr);
     }
+    // What has no end, and what is no file.
+    for path in ["/dev/zero", "/proc"] {
+        let ran = run(&["attach", "-p", &pid, "*::get", "--prog", path])?;
+        assert_ne!(ran.code, 0, "{path}");
+        assert!(ran.stderr.contains("it is no regular file"), "{path}: {}", ran.stderr);
+    }
     assert!(!is_on(&pid)?);
     Ok(())
 }

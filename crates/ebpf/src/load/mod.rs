@@ -15,6 +15,7 @@ mod reservations;
 mod verify;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{Error, Result};
 use crate::image::Image;
@@ -161,11 +162,19 @@ pub fn verify(image: Image) -> Result<Verified> {
     aside(|| check(image, &[]))
 }
 
+/// Where the verifier panics.
+const GAVE_UP: &str = "the verifier has given up on it: it does not bear every program, loops inside loops least\n\
+                       hint: unroll the inner loop, or have a function without loops do what is in it";
+
+/// The name of the thread that loads and verifies. What it may meet there panics now and then; that is an
+/// error here, and a hook of the program's may want to keep quiet about it.
+pub const VERIFIER: &str = "owlet-verify";
+
 /// Runs `work` on a thread with room for its recursion.
 fn aside<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
-            .name("owlet-verify".to_owned())
+            .name(VERIFIER.to_owned())
             .stack_size(64 << 20)
             .spawn_scoped(scope, work);
         match thread.map(std::thread::ScopedJoinHandle::join) {
@@ -196,7 +205,9 @@ fn check(image: Image, lines: &[Lines]) -> Result<Verified> {
             Err(other) => return Err(other),
             Ok(code) => code,
         };
-        verify::verify(program, &code, &image.maps)
+        let verify = || verify::verify(program, &code, &image.maps);
+        catch_unwind(AssertUnwindSafe(verify))
+            .map_err(|_| refuse(None, None, GAVE_UP.to_owned()))?
             .map_err(|found| refuse(found.at, found.instruction, found.why))?;
     }
     image.check()?;
