@@ -20,8 +20,8 @@
 //!    retire them.
 //!
 //! Each function knows its rank among those of its object, so that neither step looks for it. Measured (AMD Zen 4
-//! VM, 2 vCPUs, 2026-12-01, load 0.2, `owlet-bench batch-attach --small`): 1,024 functions 0.24 ms in a window,
-//! 2.6 ms through `/proc/self/mem`: a system call for each.
+//! VM, 2 vCPUs, 2026-12-01, load 2, `owlet-bench batch-attach`): 1,024 functions 0.24 ms in a window,
+//! 1.8 ms through `/proc/self/mem`: a system call for each.
 //!
 //! The lock is never held across a grace period or a program's destructor. A thread that holds it (and
 //! comes here again from inside an allocator, say) is refused instead of deadlocking. `fork` takes it.

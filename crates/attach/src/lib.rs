@@ -46,22 +46,25 @@
 //! (`run`). No lock, no allocation, no system call; the path is async-signal-safe if the programs are. Async
 //! calls that are on and have an exit allocate once.
 //!
-//! Measured (AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-12-01, load 0.0, `owlet-bench hit-cost`, above the bare
+//! Measured (AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-12-01, load 1.4, `owlet-bench hit-cost`, above the bare
 //! call; instructions do not depend on the load):
 //!
 //! | programs | ns | instructions |
 //! |---|---|---|
 //! | none: off | 0 | 2 |
-//! | one entry | 8.9 | 136 |
+//! | one without programs, on | 4.0 | 45 |
+//! | one entry | 8.8 | 136 |
 //! | the same, with a filter | 12.6 | 177 |
-//! | two entries, eight | 16.3, 33.6 | 245, 479 |
-//! | one exit | 12.9 | 186 |
-//! | a session | 20.4 | 299 |
-//! | one sleepable entry | 22.0 | 320 |
-//! | a count in an eBPF array | 15.7 | 227 |
+//! | two entries, eight | 16.6, 34.0 | 247, 481 |
+//! | one exit | 11.0 | 165 |
+//! | a session; an entry and an exit | 18.7; 19.1 | 278; 277 |
+//! | one sleepable entry | 21.6 | 308 |
+//! | a count in an eBPF array | 16.7 | 235 |
 //!
-//! Of the 136 a read section has 42, the count 11, the frames of the function's slow path, of `run::call` and of
-//! the entry about 50. A session pays all of it twice, since no section may last over the body.
+//! Of the 136 a read section has 43 and the count 12; the frames of the function's slow path, of `run::call` and
+//! of the entry have 56, the rest is the list, the recursion mark and the program. A session pays nearly all of
+//! it twice, since no section may last over the body. Kernel uprobes on the same machine take 541 ns (nop5) and
+//! 717 (int3) a hit.
 //!
 //! # Limits
 //! 38 programs a function, as a kernel trampoline has. Functions of the tracer itself are refused. A `longjmp`

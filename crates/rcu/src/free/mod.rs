@@ -99,7 +99,7 @@
 //!   that has a block in hand may not get a CPU for as long.
 //! - The kernel's rcuscale, 16 M objects: 22 to 30 MB by its formula where a callback for each object, offloaded,
 //!   takes 313, in half of the time or less.
-//! - With a cap of 64 MB and a reader stuck for a second: 64.5 to 64.9 MB, open blocks and the process's own included.
+//! - With a cap of 64 MB, `Backpressure::Wait` and a reader stuck for a second: 64.5 to 64.9 MB, open blocks and the process's own included.
 
 #[cfg(not(loom))]
 mod arch;

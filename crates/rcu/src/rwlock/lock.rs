@@ -16,7 +16,8 @@ use crate::rcu_sync::grace::GracePeriod;
 ///
 /// Its methods are those of `parking_lot::RwLock`. What differs: there is no recursive reading (a thread
 /// that reads and asks again may find a writer between, and wait for itself: builds with the checks panic
-/// there); guards may be sent to other threads; locks take 16 bytes for each possible CPU when first used.
+/// there); guards may be sent to other threads; four locks share a slot of 128 bytes for each possible CPU, from
+/// when they are first used: whole pages, so 1 KiB a lock on up to 31 CPUs.
 ///
 /// ```
 /// use owlet_rcu::PerCpuRwLock;

@@ -59,8 +59,8 @@
 //! real sequences and membarriers, timed-out waiters, signals, migrations, threads that come and go.
 //!
 //! # Measurements
-//! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-11-30, load 5: a read and the end of its guard 34 instructions,
-//! 1.9 ns, on 1, 2 and 8 threads; slow, 16 ns; a write pair in a burst 22 ns (`docs/comparison.md`).
+//! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, 2026-12-01, load 1.4: a read and the end of its guard 34 instructions,
+//! 1.9 ns, on 1, 2 and 8 threads; slow, 18 to 20 ns; a write pair in a burst 28 ns (`docs/comparison.md`).
 //!
 //! What the fast pair costs is its memory accesses, not its instructions: 9 loads, and 4 stores (twice the
 //! descriptor and the count). A model of the pair in C, with the same accesses, in one run, ns: with the number

@@ -38,7 +38,8 @@ use crate::{held, sections};
 /// An SRCU domain: readers never block, and updaters wait for the readers of this domain only.
 ///
 /// A domain is a pointer; it can be a `static`, and takes memory (one slot of 128 bytes per possible
-/// CPU) when first used. Sections may sleep, nest (up to 2^31 deep per thread), move between threads
+/// CPU, rounded up to pages) when first used, and two pages or more with the first retired object. What a
+/// dropped domain had is kept for the next one. Sections may sleep, nest (up to 2^31 deep per thread), move between threads
 /// and live across `.await`.
 ///
 /// ```
