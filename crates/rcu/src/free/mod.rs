@@ -84,21 +84,19 @@
 //! and M7.
 //!
 //! # Measured
-//! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, glibc 2.36, 2026-12-01, `owlet-bench defer-free`, two producers. At a load below 1:
-//! - Nobody reads, 64-byte objects: 51 M frees/s by `retire`, 61 M/s by a pool, 139 M/s with memory that a pool uses
-//!   again, in 1.7 to 2.2 MB; 38, 32 and 14 ns of CPU an object, allocation included, of which the allocator
+//! AMD Zen 4 VM, 2 vCPUs, Linux 6.18, glibc 2.36, 2026-12-01, `owlet-bench defer-free`, two producers, load 3.5:
+//! - Nobody reads, 64-byte objects: 50 M frees/s by `retire`, 60 M/s by a pool, 146 M/s with memory that a pool uses
+//!   again, in 1.7 to 2.4 MB; 38, 33 and 13 ns of CPU an object, allocation included, of which the allocator
 //!   alone, freeing as late, takes 25.
-//! - Somebody always inside (three readers, 10 ms, cap of 44 MB): 22, 25 and 30 M/s in 47 to 50 MB, for 70, 63 and
-//!   46 ns. The allocator alone takes 54 then, as most of it is memory that has left the cache. What waits is
+//! - Somebody always inside (three readers, 10 ms, cap of 44 MB): 22, 24 and 31 M/s in 47 to 52 MB, for 75, 62 and
+//!   45 ns. The allocator alone takes 52 then, as most of it is memory that has left the cache. What waits is
 //!   what was retired during up to two grace periods, so 44 MB allow for 25 M/s where producers are steady, and
 //!   for more as far as they retire in a burst, when there is room again, before the next grace period begins.
-//!
-//! At a load of 8:
 //! - 24-byte objects wait for 2 grace periods of 5 ms on average, at most for 4 to 6; with sixteen producers, at 2 M
-//!   objects a second, for 1.8 to 2.3, at most 4; with sixteen that never pause for 2 to 2.5, at most 8, because one
-//!   that has a block in hand may not get a CPU for as long.
-//! - The kernel's rcuscale, 16 M objects: 22 to 30 MB by its formula where a callback for each object, offloaded,
-//!   takes 313, in half of the time or less.
+//!   objects a second, for 1.8 to 2, at most 3; with sixteen that never pause for 1.8 to 2.4, at most 5 to 8, because
+//!   one that has a block in hand may not get a CPU for as long.
+//! - The kernel's rcuscale, 16 M objects: 22 to 37 MB by its formula where a callback for each object, offloaded,
+//!   takes 313, in two thirds of the time or less.
 //! - With a cap of 64 MB, `Backpressure::Wait` and a reader stuck for a second: 64.5 to 64.9 MB, open blocks and the process's own included.
 
 #[cfg(not(loom))]
