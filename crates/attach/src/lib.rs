@@ -25,6 +25,10 @@
 //! unwinding, backtraces, `longjmp` and profilers see what they always see, and attaching waits for no
 //! grace period: only lists of programs are replaced.
 //!
+//! So there is no stub that functions are entered through, for `extern "C"` ones either: whoever has taken such a
+//! function's address, C's `qsort` say, has that of the function with its site, and the unwind tables are the
+//! compiler's. (What a stub would add is functions that another compiler has compiled.)
+//!
 //! | module | owns |
 //! |---|---|
 //! | [`patch`] | writing one byte of code, alone or many together; tracepoints use it too |

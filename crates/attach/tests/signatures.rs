@@ -413,3 +413,68 @@ fn tr_01_parameters_are_dropped_in_the_order_of_any_function() {
     // A future that is never polled is no call.
     assert_eq!(program.stats().runs, 5);
 }
+
+/// Called back by C, by an address that was taken while it was off.
+mod c {
+    #[owlet_attach::traced]
+    pub(super) unsafe extern "C" fn compare(
+        a: *const libc::c_void,
+        b: *const libc::c_void,
+    ) -> libc::c_int {
+        // SAFETY: an element of the array that is sorted.
+        let a = unsafe { *a.cast::<u32>() };
+        // SAFETY: likewise.
+        let b = unsafe { *b.cast::<u32>() };
+        a.cmp(&b) as libc::c_int
+    }
+}
+
+/// A function whose address C has taken runs its programs, entry and exit, and what they may ask for is right.
+#[test]
+fn tr_01_tr_17_a_function_that_c_calls_back_is_traced_at_the_address_it_always_had() {
+    let compare: unsafe extern "C" fn(*const libc::c_void, *const libc::c_void) -> libc::c_int =
+        std::hint::black_box(c::compare);
+    let sorted = || {
+        let mut numbers: Vec<u32> = (0..100).map(|n| n * 37 % 101).collect();
+        // SAFETY: the array has so many elements of that size, and the function compares two.
+        unsafe { libc::qsort(numbers.as_mut_ptr().cast(), numbers.len(), 4, Some(compare)) };
+        assert!(numbers.is_sorted());
+    };
+    sorted();
+    let results = Arc::new(Mutex::new(Vec::new()));
+    let (told, traces) = (Arc::clone(&results), Arc::new(Mutex::new(String::new())));
+    let trace = Arc::clone(&traces);
+    let entry = Program::entry(move |_| {
+        let mut trace = trace.lock().unwrap();
+        if trace.is_empty() {
+            *trace = std::backtrace::Backtrace::force_capture().to_string();
+        }
+    })
+    .build();
+    let exit = Program::exit(move |call| match call.ret() {
+        Some(Value::Signed(n)) => told.lock().unwrap().push(n),
+        other => panic!("{other:?}"),
+    })
+    .build();
+    let attached = [entry.attach("*::c::compare").unwrap(), exit.attach("*::c::compare").unwrap()];
+    sorted();
+    for attached in attached {
+        attached.detach().unwrap();
+    }
+    let runs = entry.stats().runs;
+    assert!(runs >= 100, "{runs}");
+    assert_eq!(exit.stats().runs, runs);
+    let results = results.lock().unwrap();
+    assert_eq!(results.len() as u64, runs);
+    assert!(results.iter().all(|n| (-1..=1).contains(n)) && results.contains(&-1));
+    // Through C's frames to the caller of `qsort`.
+    let traces = traces.lock().unwrap();
+    let mut rest = traces.as_str();
+    for name in ["::c::compare", "qsort", "tr_01_tr_17"] {
+        let (_, behind) = rest.split_once(name).unwrap_or_else(|| panic!("no {name}: {traces}"));
+        rest = behind;
+    }
+    drop(traces);
+    sorted();
+    assert_eq!(entry.stats().runs, runs);
+}
