@@ -106,7 +106,7 @@ fn stamps() -> [u64; 2] {
     [clock(libc::CLOCK_MONOTONIC), DOMAIN.stats().grace_periods]
 }
 
-/// [`write`] to what is given.
+/// [`write()`] to what is given.
 #[inline(always)]
 pub(super) fn fill<const N: usize>(
     mut room: Box<MaybeUninit<Object<N>>>,
